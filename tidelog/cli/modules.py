@@ -57,7 +57,12 @@ class Declaration(click.ParamType[T], Generic[T]):
 
 
 def _names(_: click.Context, __: click.Parameter, value: str | None) -> list[str] | None:
-    return [name.strip() for name in value.split(",") if name.strip()] if value else None
+    if value is None:
+        return None
+    found = [name.strip() for name in value.split(",") if name.strip()]
+    if not found:
+        raise click.BadParameter(f"{value!r} names no processor; without this option, all processors run")
+    return found
 
 
 processors_option = click.option(

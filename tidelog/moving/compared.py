@@ -20,6 +20,7 @@ from tidelog.moving.endpoints import Endpoint
 from tidelog.moving.merged import merged
 from tidelog.moving.pages import Row, id_of
 from tidelog.moving.streams import CopiedStream
+from tidelog.operating.tables import counted
 
 NAMED: Final = 3  # IDs that a difference names
 PROGRESS_EVERY: Final = 1000  # entries between two reports
@@ -87,7 +88,7 @@ def _same_expiry(one: StreamDescription, other: StreamDescription, slack: int) -
 
 def _since(here: StreamDescription, then: StreamDescription) -> str:
     if here.added is not None and then.added is not None and here.added > then.added:
-        return f"{here.added - then.added:,} entries were added at the source since"
+        return f"the source has added {counted(here.added - then.added, 'entry')} since"
     return "the stream was changed at the source since"
 
 

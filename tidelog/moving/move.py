@@ -17,6 +17,7 @@ from tidelog.moving.following import SourceFollower
 from tidelog.moving.inventory import STREAM, STRING, Inventory
 from tidelog.moving.outcome import CopyOutcome, ProgressListener, StreamOutcome
 from tidelog.moving.streams import CopiedStream, Streams
+from tidelog.operating.tables import counted
 
 PAGE: Final = 1000  # entries per command
 PASSES: Final = 5  # exact passes after following, until the source is unchanged
@@ -94,8 +95,8 @@ class _Move:
             return
         if not plan.resume:
             raise MovingError(
-                f"{len(found.taken):,} keys are at the target already: {_named(list(found.taken))}. Nothing was "
-                "changed. --resume goes on with a copy that was interrupted, --replace deletes them first"
+                f"the target already has {counted(len(found.taken), 'key')}: {_named(list(found.taken))}. Nothing was "
+                "changed. --resume continues an interrupted copy, --replace deletes existing keys first"
             )
         other = [
             key for key, kind in found.taken.items() if kind != (STREAM if key in found.streams else STRING)
@@ -120,7 +121,7 @@ class _Move:
             if at is not None and not self._agree(key, at):
                 reason = f"entry {dashed(at)} at the target is not the one at the source"
         if reason:
-            raise MovingError(f"stream {text(key)} can't be gone on with: {reason}. --replace begins anew")
+            raise MovingError(f"stream {text(key)} can't be continued: {reason}. --replace copies it again")
 
     def _has(self, key: bytes, newest: StreamId, last: StreamId) -> bool:
         """Return whether the source has entries before the target's newest ID that cannot be appended any more."""
@@ -187,14 +188,17 @@ class _Move:
         gone = sum(moved.carried.gone for moved in self._moved.values())
         if gone:
             notes.append(
-                f"{gone:,} pending messages could not be moved: their entries are deleted or trimmed at the source"
+                f"could not move {counted(gone, 'pending message')}: the source has deleted or trimmed the entries"
             )
         if self._source.tidelog:
             try:
                 if ttl := self._with_ttl():
-                    notes.append(f"{ttl:,} groups end at the source if nobody reads them; at the target, never")
+                    notes.append(
+                        f"{counted(ttl, 'group')} of the source would expire without readers; at the target, none"
+                        " expires"
+                    )
             except CommandRefusedError as error:  # the copy is complete; a missing detail is not a reason to fail
-                notes.append(f"whether groups of the source end if nobody reads them is not known: {error}")
+                notes.append(f"whether groups of the source expire without readers is not known: {error}")
 
     def _with_ttl(self) -> int:
         count = 0
@@ -208,4 +212,3 @@ class _Move:
 def _named(keys: list[bytes]) -> str:
     more = ", ..." if len(keys) > SHOWN else ""
     return ", ".join(text(key) for key in keys[:SHOWN]) + more
-

@@ -262,3 +262,10 @@ def test_help_shows_every_command() -> None:
     for name in main.commands:
         assert f"tidelog {name} " in text
         assert CliRunner().invoke(main, [name, "--help"]).exit_code == 0
+
+
+@pytest.mark.parametrize("given", [",", " ", ""])
+def test_processors_without_a_name(given: str) -> None:
+    result = CliRunner().invoke(main, ["worker", "shop:app", "--processors", given])
+    assert result.exit_code == 2
+    assert f"{given!r} names no processor; without this option, all processors run" in result.output

@@ -88,7 +88,7 @@ def test_what_only_tidelog_has(target: Peer, tide: Tide) -> None:
         client.tread("s", 0, 4, group="readers", ttl=600_000, retry=60_000)
         ids = [str(entry.id).replace(".", "-").encode() for entry in client.trange("s")]
     output = tidelog("export", target.url, "--url", tide.url).output
-    assert "1 groups end at the source if nobody reads them" in output
+    assert "1 group of the source would expire without readers" in output
     rows = target.client.xpending_range("s", "readers", "-", "+", 10)
     assert [(row["message_id"], row["consumer"], row["times_delivered"]) for row in rows] == [
         (at, b"", 1) for at in ids[:4]

@@ -39,7 +39,7 @@ class Leadership(LeaseLoop):
         lease_ends: dict[str, float] | None = None,
     ) -> None:  # fmt: skip
         self.claim: Claim | None = None  # set while this worker leads, until it notices the loss
-        super().__init__(f"app {app}: the leadership", "", lease, link, control)
+        super().__init__(f"app {app}: leader election", "", lease, link, control)
         self._app = app
         self._gained, self._lost = gained, lost
         self._lease_ends: dict[str, float] = {} if lease_ends is None else lease_ends
