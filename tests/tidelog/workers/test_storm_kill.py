@@ -17,7 +17,7 @@ from tidelog.testing import Server
 from tidelog.workers import App
 
 CASES = [("partition", False), ("key", False), ("none", False), ("partition", True), ("key", True)]
-SECONDS = float(os.environ.get("TIDELOG_LONG") or 1.0) * 60 / len(CASES)  # of each
+SECONDS = float(os.environ.get("TIDELOG_LONG") or 0.4) * 60 / len(CASES)  # of each
 
 
 @pytest.mark.long
