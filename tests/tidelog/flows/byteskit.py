@@ -47,7 +47,9 @@ class Reader:
             self.bad.append(event)
 
         self.flow = Flow("reader")
-        self.flow.connector("in", kind, on_error={"retry": {"first": 0.01}}, **options)
+        if kind != "udp_server":  # which can't send an event again
+            options["on_error"] = {"retry": {"first": 0.01}}
+        self.flow.connector("in", kind, **options)
         self.flow.connector("out", keep)
         self.flow.connector("bad", keep_bad)
         self.flow.connect("in -> out", "in.err -> bad")
