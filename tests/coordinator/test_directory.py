@@ -72,7 +72,8 @@ def test_a_killed_leader_is_replaced_at_once(tmp_path: Path) -> None:
 def test_a_stopped_leader_is_replaced_when_its_lease_expires(tmp_path: Path) -> None:
     with leader(tmp_path) as process:
         seconds = asyncio.run(how_long(tmp_path, process, signal.SIGSTOP))
-        assert MS * 0.75 / 1000 < seconds < MS * 2 / 1000  # a renewal may be a fifth of the lease old
+        # A renewal is at most a fifth of the lease old, or older if the machine is busy.
+        assert MS * 0.5 / 1000 < seconds < MS * 2 / 1000
         process.send_signal(signal.SIGCONT)
         assert process.stdout is not None
         lines = process.stdout.read().splitlines()

@@ -40,7 +40,7 @@ def test_a_file() -> None:
             queue: 16
             drain_timeout: 1m30s
             connectors:
-              in: {type: null, count: 5, on_error: {retry: {first: 200ms}}}
+              in: {type: file, path: orders.jsonl, on_error: {retry: {first: 200ms}}}
               out: {type: null, authoritative: false}
               other: null
               more: "null"
@@ -63,7 +63,7 @@ def test_a_file() -> None:
     assert (spec.instances, spec.paused, spec.queue, spec.drain_timeout) == (3, True, 16, 90.0)
     assert spec.server == "redis://localhost:7379"
     assert list(spec.connectors) == ["in", "out", "other", "more"]
-    assert {each.type for each in spec.connectors.values()} == {"null"}
+    assert [each.type for each in spec.connectors.values()] == ["file", "null", "null", "null"]
     policy = spec.connectors["in"].options.on_error
     assert policy.retry is not None
     assert policy.retry.first == 0.2

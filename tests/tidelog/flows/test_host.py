@@ -181,7 +181,7 @@ def test_nothing_starts_before_the_server_says_what_is_paused(tidelog_server: Se
             await host.set_status("main", "paused")
         tidelog_server.kill()
         async with hosted(MAIN, tidelog_server.url, wait=False) as host, served(host) as ask:
-            await until(lambda: host.problem)
+            await until(lambda: "can't be read from the server" in host.problem)
             assert statuses(host) == {}
             found = await ask("GET", "/v1/ready")
             assert found.status == 503
