@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,8 @@ class Engine:
     def there(self, job: str) -> list[int]:
         """The generations of which there is something."""
         found = {int(name) for name in self.objects.folders(job)}
-        found |= {int(path.name) for path in self.state.glob(f"{job}/*")}
+        with suppress(FileNotFoundError):  # it is being deleted
+            found |= {int(path.name) for path in self.state.glob(f"{job}/*")}
         return sorted(found)
 
 

@@ -147,7 +147,11 @@ def test_what_is_in_hand_is_not_touched_once_the_partition_is_lost(
             before, connected, waited = due(), reads.channel, asyncio.Event()
 
             async def late() -> AsyncConnection:
+                nonlocal before
                 channel = await connected()
+                if not partition.claim.lost:
+                    await channel.send([plain("PING")])  # touches that were sent before have arrived
+                    before = due()
                 partition.claim.lost = True
                 waited.set()
                 return channel
