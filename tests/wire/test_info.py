@@ -72,7 +72,7 @@ class World:
 
     def follow(self) -> None:
         """Make the replica follow the server, and wait until it does."""
-        self.its("REPLICAOF", "127.0.0.1", self.hand.port)
+        self.its("REPLICAOF", "127.0.0.1", self.hand.port, "FORCE")  # it has data of its own
         eventually(lambda: fields(self.its)["master_link_status"] == "up")
         eventually(lambda: fields(self.me).get("slave0", "").find("state=online") > 0)
 
@@ -321,7 +321,7 @@ def link_breaks(w: World) -> None:
 
 
 def histories_part(w: World) -> None:
-    w.its("REPLICAOF", "NO", "ONE")
+    w.its("REPLICAOF", "NO", "ONE", "FORCE")
     w.its("SET", "own", "v")
     w.follow()
 
@@ -436,7 +436,7 @@ def leads(w: World) -> None:
     w.follow()
     w.me("SET", "more", "v" * 1000)  # it begins further on than where it led before
     eventually(lambda: fields(w.its)["slave_repl_offset"] == fields(w.me)["master_repl_offset"])
-    w.its("REPLICAOF", "NO", "ONE")
+    w.its("REPLICAOF", "NO", "ONE", "FORCE")
 
 
 def loses_its_leader(w: World) -> None:
@@ -452,12 +452,12 @@ def copies(w: World) -> None:
     w.me("CONFIG", "SET", "min-replicas-to-write", 0)  # no replica is connected now
     assert len(w.me("TMAPPEND", f"random{time.monotonic_ns()}", "FIELDS", 1, "f", "VALUES", *values)) == 2
     eventually(lambda: w.me("SAVE") == b"OK")  # one of its own may be running; what the log has comes as one piece
-    w.its("REPLICAOF", "NO", "ONE")
+    w.its("REPLICAOF", "NO", "ONE", "FORCE")
     w.its("SET", f"own{time.monotonic_ns()}", "v")  # a history of its own: it needs a copy
     listener = w.stack.enter_context(socket.create_server(("127.0.0.1", 0)))
     listener.settimeout(10)
-    w.stack.callback(w.its, "REPLICAOF", "NO", "ONE")
-    w.its("REPLICAOF", "127.0.0.1", listener.getsockname()[1])
+    w.stack.callback(w.its, "REPLICAOF", "NO", "ONE", "FORCE")
+    w.its("REPLICAOF", "127.0.0.1", listener.getsockname()[1], "FORCE")
     near = w.stack.enter_context(listener.accept()[0])
     far = w.stack.enter_context(socket.create_connection(("127.0.0.1", w.hand.port)))
     for sock in (near, far):
@@ -570,10 +570,10 @@ def test_a_field_moves(world: World, step: Step, moves: dict[str, Check]) -> Non
 
 @pytest.mark.parametrize(("step", "moves"), ITS_MOVES, ids=[step.__name__ for step, _ in ITS_MOVES])
 def test_a_field_of_a_replica_moves(world: World, step: Step, moves: dict[str, Check]) -> None:
-    world.its("REPLICAOF", "NO", "ONE")
+    world.its("REPLICAOF", "NO", "ONE", "FORCE")
     world.its("SET", "own", "v")
     world.its("REPLICAOF", "127.0.0.1", 1)
-    world.its("REPLICAOF", "NO", "ONE")  # the history before is its own now, too
+    world.its("REPLICAOF", "NO", "ONE", "FORCE")  # the history before is its own now, too
     with world.stack:
         assert moved(world.its, lambda: step(world), moves) == {}
 
