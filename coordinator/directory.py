@@ -6,9 +6,9 @@ Rule 2: A lease is dead when its last version says so, or when it is gone. Who f
 Rule 3: A key that is bound to a dead lease is deleted by its first reader.
 Rule 4: Keys are synced to disk. Leases are not: they do not outlast the boot that their directory is named for.
 
-The process that a lease was granted to has a kernel lock (flock) on a file beside the lease. The kernel releases it
-when the process dies, so a killed leader's key vanishes at the next poll of a watch. A stopped process keeps its lock;
-its key vanishes when the lease expires, by CLOCK_BOOTTIME.
+The holder of a lease also holds a kernel lock (flock) on a file beside the lease. The kernel releases the lock when the
+process exits, so the key of a killed leader is deleted at the next poll of a watch. A stopped process keeps its lock.
+Its key is deleted when the lease expires, by CLOCK_BOOTTIME.
 
 A watch polls every 20 ms: it lists the key's directory (18 us), and reads the lease and tries its lock if the key is
 bound to one (60 us in all, 0.3 % of a core). inotify would not notice that a lease expires, and reports a closed file

@@ -85,7 +85,7 @@ class Coordinator(Protocol):
         ...
 
     async def keep(self, lease: Lease) -> bool:
-        """Renew a lease for its duration, counted from the call at the earliest. False: it is gone for ever."""
+        """Renew a lease. It expires at least its duration after the call. Returns False if it has expired or was revoked."""
         ...
 
     async def revoke(self, lease: Lease) -> None:

@@ -92,7 +92,7 @@ class ReplicaFeed(asyncio.Protocol):
         self.owner = owner
         self.copy_only = copy_only
         self.member = member
-        self.introduced = False  # it was told the other members after its first acknowledgement
+        self.introduced = False  # it has acknowledged once, and the list of members was sent
         self.host = host  # host and port where clients reach the replica: as announced, or from the connection
         self.port = port
         self._reads = reads

@@ -118,7 +118,7 @@ class Cluster(ServerPart):
 
     # -- between the members ---------------------------------------------------------------------------------------
     def followed(self) -> None:
-        """Forget what the previous leader has told. Called when this server follows another leader, or leads."""
+        """Discard the list of members from the previous leader. Called when the role or the leader changes."""
         self._told = []
 
     def heard(self, members_payload: bytes) -> None:

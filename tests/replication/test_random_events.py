@@ -134,7 +134,7 @@ class Storm:
             old.kill()
         incomplete = False
 
-        def told() -> bool:
+        def promoted() -> bool:
             nonlocal incomplete
             try:
                 new.lead()
@@ -144,7 +144,7 @@ class Storm:
                     raise
             return True
 
-        wait_until(told, f"{new} is told to lead")  # it may be loading a copy
+        wait_until(promoted, f"{new} accepts REPLICAOF NO ONE")  # it may be loading a copy
         if incomplete:
             old.start()
             return

@@ -1,9 +1,9 @@
-"""What must be true of a run, and the record of what clients were told.
+"""The invariants of a run, and the record of the replies that clients received.
 
 Rule 1: An entry that was acknowledged is there exactly once, in the order of IDs, until its deletion is sent.
 Rule 2: No ID and no entry occurs twice.
-Rule 3: What a reader has seen, or a writer was told before the read began, is in each later read. So a client's reads
-        are monotonic.
+Rule 3: An entry that a reader has seen, or that was acknowledged before a read began, is in each later read. The reads
+        of a client are therefore monotonic.
 Rule 4: A message whose acknowledgement was confirmed never comes again. Every other message comes again.
 Rule 5: A transaction is never seen in part, on any member.
 Rule 6: At the end, all members have the same digest.

@@ -1,7 +1,7 @@
-"""Clients: each is a process with one connection, which works on the leader until it is told to stop.
+"""Clients: each is a process with one connection, which sends commands to the leader until it is stopped.
 
-Rule 1: An operation that got no answer may have happened or not.
-Rule 2: A client records what it sends before it sends it, and what it was told when the answer arrives.
+Rule 1: The outcome of a command without a reply is unknown.
+Rule 2: A client records a command before it sends it, and the reply when it arrives.
 """
 
 from __future__ import annotations

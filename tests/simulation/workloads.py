@@ -1,4 +1,4 @@
-"""What clients do: each workload checks what it is told and records it in the ledger."""
+"""The workloads of clients. Each one checks its replies and records them in the ledger."""
 
 from __future__ import annotations
 

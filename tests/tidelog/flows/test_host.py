@@ -91,7 +91,7 @@ def test_flows_start_where_what_was_asked_for_cannot_be_read(
 
 
 def test_nothing_is_deployed_before_the_stored_flows_are_known(tidelog_server: Server) -> None:
-    """Otherwise a PUT of a stored flow would create it anew, without its desired state."""
+    """A PUT of a stored flow before that would create the flow again, without its desired state."""
 
     async def pause(host: FlowHost) -> None:
         await host.deploy("new", FLOW)
