@@ -85,7 +85,7 @@ class Coordinator(Protocol):
         ...
 
     async def keep(self, lease: Lease) -> bool:
-        """Renew a lease. It expires at least its duration after the call. Returns False if it has expired or was revoked."""
+        """Renew a lease for its duration, from the call or later. Returns False if it has expired or was revoked."""
         ...
 
     async def revoke(self, lease: Lease) -> None:
