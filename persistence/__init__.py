@@ -11,6 +11,8 @@
     checkpoint     the changes of a checkpoint, applied to the store as one transaction
     checksums      counts and checksums of the store's entries
     storecopy      a copy of the store in chunks, for a replica
+    noderuns      runs of nodes with digests: the report of a replica's nodes to its leader
+    ownnodes      the nodes of a replica's own store during a copy of its leader's
     fullcopy       receives a copy of a leader's store and installs it
     history        the identity of the log: its replication ID and its previous IDs
     directory      the data directory: its contents, its ID, and the lock against other servers

@@ -15,6 +15,8 @@ and begin at the end of the previous one, or later if entries were deleted. Each
 tombstones, and enough tombstones for the gaps between its nodes. The number of entries must be that of the leader.
 Before ``incoming`` is renamed, it is opened and read in the same way as at a start, so that a copy that cannot be
 opened replaces nothing.
+Rule 4: a copy may refer to nodes of the old store (``ownnodes``). They are copied, so that the copy does not need the
+old data, and verified like nodes that were received.
 """
 
 from __future__ import annotations
@@ -36,16 +38,19 @@ from persistence.history import History
 from persistence.journal import Journal
 from persistence.layout import CODED, CRC, GROUP, I64, MARKS_KEY, NODE_KEY, STREAM, U64, signed
 from persistence.lmdbfile import open_env, reported
+from persistence.ownnodes import OwnNodes
 from persistence.permissions import FILE, FOLDER
 from persistence.store import MAP_SIZE, Store
 from persistence.storecopy import (
     DATABASES,
+    ENTRY,
     GROUPS,
     LATE,
     MARKS,
     META,
     NODES,
     PRODUCERS,
+    REUSED,
     STREAMS,
     Entry,
     UnknownDatabaseError,
@@ -79,10 +84,15 @@ RATIO = 1 << 17, 4  # the maximum ratio of zstd: a block of one repeated byte
 class Incoming:
     """A copy in progress. Any thread may use it, one at a time. A log may be open on the directory."""
 
-    def __init__(self, directory: Path, ring_bytes: int) -> None:
-        """Remove any other copy and begin a new one. ``ring_bytes``: the size of the new WAL. Raises OSError."""
+    def __init__(self, directory: Path, ring_bytes: int, own: OwnNodes | None = None) -> None:
+        """Remove any other copy and begin a new one.
+
+        ``ring_bytes``: the size of the new WAL. ``own``: the nodes that were reported to the leader. Raises OSError.
+        """
         self.entries = 0
         self.bytes = 0  # size of the pieces
+        self.reused = 0  # bytes of the nodes from ``own``
+        self._own = own
         self._directory = directory
         self._ring_bytes = ring_bytes
         self._path = directory / HALF
@@ -117,11 +127,25 @@ class Incoming:
 
     def add(self, payload: bytes) -> None:
         """Add a piece. Raises CorruptError if it is invalid, OSError."""
-        for entry in entries(payload):
-            self._check(*entry)
-            self._collected.append(entry)
         self.bytes += len(payload)
-        self._collected_bytes += len(payload)
+        for db, key, value in entries(payload):
+            if db == REUSED:
+                for node, blob in self._reused(key, value):
+                    self.reused += len(node) + len(blob)
+                    self._collect(NODES, node, blob)
+            else:
+                self._collect(db, key, value)
+
+    def _reused(self, first: bytes, value: bytes) -> list[tuple[bytes, bytes]]:
+        """Return the nodes to which the leader refers. Raises CorruptError if this server does not have them."""
+        if self._own is None:
+            raise _wrong("a reference to nodes that were not reported")
+        return self._own.take(first, value[: NODE_KEY.size], value[NODE_KEY.size :])
+
+    def _collect(self, db: int, key: bytes, value: bytes) -> None:
+        self._check(db, key, value)
+        self._collected.append((db, key, value))
+        self._collected_bytes += ENTRY.size + len(key) + len(value)
         if self._collected_bytes >= WRITE_ABOVE:
             self._write()
 

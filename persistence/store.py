@@ -41,6 +41,7 @@ from persistence.layout import (
     unpack_fence,
 )  # fmt: skip
 from persistence.lmdbfile import open_env, reported, translated
+from persistence.ownnodes import OwnNodes
 from persistence.permissions import FOLDER
 from persistence.storecopy import (
     DATABASES,
@@ -53,6 +54,7 @@ from persistence.storecopy import (
     STREAMS,
     STRINGS,
     StoreCopy,
+    StoreSnapshot,
     format_of,
 )
 from resp.errors import REMEDY, CorruptError
@@ -124,7 +126,7 @@ class Store:
         """Open or create. Raises CorruptError, OSError."""
         directory.mkdir(FOLDER, exist_ok=True)
         self._compressor = new_compressor()  # for write() only
-        self._copies: list[StoreCopy] = []  # copies that may still be open
+        self._copies: list[StoreSnapshot] = []  # copies that may still be open
         # Held while databases are created, and while a copy begins, whose list of databases must match its transaction.
         self._creating = threading.Lock()
         self.path = directory / "data.mdb"
@@ -272,8 +274,27 @@ class Store:
             except BaseException:
                 txn.abort()
                 raise
-        self._copies = [copy, *(made for made in self._copies if not made.closed)]
+        self._keep(copy)
         return copy
+
+    @property
+    def has_nodes(self) -> bool:
+        """Whether the current view has nodes. Raises OSError."""
+        with reported(self.path):
+            return bool(self.view.txn.stat(self.nodes)["entries"])
+
+    def own_nodes(self) -> OwnNodes:
+        """Return the nodes of the current store, for a copy that is received. Close it like a copy.
+
+        Raises OSError, CorruptError.
+        """
+        with reported(self.path), self._creating:
+            own = OwnNodes(self.path, self.env.begin(), self._databases)
+        self._keep(own)
+        return own
+
+    def _keep(self, made: StoreSnapshot) -> None:
+        self._copies = [made, *(one for one in self._copies if not one.closed)]
 
     def close(self) -> None:
         for copy in self._copies:  # LMDB must not unmap the file while a thread reads it

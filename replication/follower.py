@@ -9,6 +9,9 @@ has lasted for a while; it is long if only an upgrade of this server helps. The 
 replicas of a leader that was down do not all reconnect at the same time.
 Rule 4: data from the leader is used only after it was checked: replies by ``handshake``, frames by ``frames``, a copy
 by ``persistence.fullcopy``, a batch by the owner.
+Rule 5: nodes that the old data has in common with the leader's store are not transferred again: this server reports
+them when the leader requests it (``persistence.ownnodes``). If such a copy turns out to be invalid, the next one is
+transferred as a whole.
 
 Decision: replicas acknowledge on request (WAIT, FAILOVER, a shutdown) and once a second. Acknowledging each batch
 would cost the leader's loop one read per tick.
@@ -21,10 +24,11 @@ import random
 import socket
 from functools import partial
 from ssl import SSLContext
-from typing import Protocol
+from typing import Any, Protocol
 
 from persistence.fullcopy import Incoming
 from persistence.history import History
+from persistence.ownnodes import OwnNodes
 from persistence.storecopy import UnknownDatabaseError
 from replication import frames
 from replication.frames import LinkError, NewerError, ReplicationFrame
@@ -49,8 +53,10 @@ class FollowerOwner(Protocol):
         """Return the seconds of silence after which a link counts as dead."""
     def tls(self) -> SSLContext | None:
         """Return the context for TLS; None: use plain TCP. Raises ConfigError."""
-    def incoming(self) -> Incoming:
-        """Return a new directory for a full copy. Raises OSError."""
+    def incoming(self, own: OwnNodes | None) -> Incoming:
+        """Return a new directory for a full copy, which may refer to the nodes in ``own``. Raises OSError."""
+    def own_nodes(self) -> OwnNodes:
+        """Return the nodes of this server's store. Raises OSError, CorruptError."""
     def history_of(self, replid: str) -> History:
         """Return the history of a server whose whole log is the leader's."""
     async def copied(self, replid: str) -> None:
@@ -92,6 +98,8 @@ class LeaderFollower:
         self.leader_end = 0  # the leader's log offset when the link was established
         self.sync_total = 0  # bytes of the copy in progress (estimated); 0: none
         self.sync_read = 0
+        self.sync_reused = 0  # bytes of the current or last copy that were taken from this server's own store
+        self._whole = False  # the next copy must be transferred as a whole (Rule 5)
         self._incoming: Incoming | None = None  # the copy in progress
         self._over = False
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -215,6 +223,7 @@ class LeaderFollower:
                 sock.close()
                 raise
             who = owner.introduction()
+            who.delta = who.delta and not self._whole
             answer = await self.link.introduce(who)
         self.refused = False
         self.leader_end = self.link.leader.end if self.link.leader is not None else max(answer.offset, who.offset)
@@ -283,19 +292,52 @@ class LeaderFollower:
         owner, loop = self.owner, asyncio.get_running_loop()
         first = _part_of_copy(await self._next(link), frames.COPY, answer.offset)
         entries, self.sync_total = frames.read_numbers(frames.COPY_BODY, first)
-        self.sync_read, self.sync_total = 0, max(self.sync_total, 1)
+        self.sync_read, self.sync_total, self.sync_reused = 0, max(self.sync_total, 1), 0
         owner.note(f"Full copy from {self.host}:{self.port}: entries={entries} bytes={self.sync_total} (estimated)")
-        began = noted = loop.time()
-        self._incoming = incoming = owner.incoming()
-        work: asyncio.Future[None] | None = None
+        began = loop.time()
+        own = owner.own_nodes() if answer.delta else None
+        try:
+            self._incoming = incoming = owner.incoming(own)
+            await self._receive(link, answer, entries, incoming, own)
+        except CorruptError:
+            self._whole = self._whole or own is not None
+            raise
+        finally:
+            self._incoming = None
+            if own is not None:
+                own.close()
+        self._whole = False
+        seconds = max(loop.time() - began, 1e-6)
+        owner.note(
+            f"Full copy complete: entries={incoming.entries} bytes={incoming.bytes} reused={incoming.reused}"
+            f" seconds={seconds:.3f} rate={incoming.bytes / seconds / 1e6:.1f} MB/s"
+        )
+        await owner.copied(answer.replid)
+        self.sync_total = 0
+
+    async def _receive(
+        self, link: ReplicationConnection, answer: PsyncAnswer, entries: int, incoming: Incoming, own: OwnNodes | None
+    ) -> None:
+        """Receive a copy of ``entries`` entries. If this fails, it is removed. Raises LinkError, CorruptError, OSError.
+
+        ``own``: the nodes that are reported when the leader requests it.
+        """
+        owner, loop = self.owner, asyncio.get_running_loop()
+        noted = loop.time()
+        work: asyncio.Future[Any] | None = None
         try:
             while True:
                 frame = await self._next(link)
                 if frame.kind == frames.DONE:
                     break
+                if own is not None and frame.kind == frames.REPORT:
+                    work = loop.run_in_executor(None, own.chunk)
+                    link.send(request("REPLCONF", "NODES", await asyncio.shield(work)))
+                    continue
                 payload = _part_of_copy(frame, frames.PIECE, answer.offset)
                 work = loop.run_in_executor(None, incoming.add, payload)
                 await asyncio.shield(work)
+                self.sync_reused = incoming.reused
                 if loop.time() - noted > PROGRESS_EVERY:
                     noted = loop.time()
                     percent = min(99, 100 * incoming.entries // max(1, entries))
@@ -311,15 +353,6 @@ class LeaderFollower:
             if isinstance(error, UnknownDatabaseError):
                 raise NewerError(f"{error}: upgrade this server; its data is unchanged") from error
             raise
-        finally:
-            self._incoming = None
-        seconds = max(loop.time() - began, 1e-6)
-        owner.note(
-            f"Full copy complete: entries={incoming.entries} bytes={incoming.bytes} seconds={seconds:.3f}"
-            f" rate={incoming.bytes / seconds / 1e6:.1f} MB/s"
-        )
-        await owner.copied(answer.replid)
-        self.sync_total = 0
 
     async def _next(self, link: ReplicationConnection) -> ReplicationFrame:
         """Return the next frame of a copy. Raises LinkError after silence, or why the link ended."""

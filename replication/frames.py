@@ -14,13 +14,14 @@ not send.
     ALIVE    the leader's log offset  flags u8: 1 the replica must acknowledge immediately
     COPY     of the store's snapshot  entries u64 | bytes u64 (an estimate): a full copy begins
     PIECE    the same                 entries of the store (see persistence.storecopy)
+    REPORT   the same                 nothing: the replica must report its next nodes, see ``handshake``
     DONE     the same                 entries u64: the copy is complete; batches follow from that offset on
     MESSAGE  0                        channel length u32 | channel | message: a message was PUBLISHed
     SHARD    0                        the same: one was SPUBLISHed
     MEMBERS  0                        the other members (see members); only to a replica that announced itself
 
 Rule 1: anything else raises LinkError and ends the link; nothing is skipped or guessed. This includes a length that no
-frame of its kind has: 1, 16 and 8 bytes as above, and at most LONGEST for the others.
+frame of its kind has: 1, 16, 0 and 8 bytes as above, and at most LONGEST for the others.
 Rule 2: the decoder returns only complete frames.
 """
 
@@ -30,7 +31,7 @@ from struct import Struct
 from typing import NamedTuple
 from zlib import crc32
 
-BATCH, ALIVE, COPY, PIECE, DONE, MESSAGE, SHARD, MEMBERS = b"BACPDMSN"
+BATCH, ALIVE, COPY, PIECE, DONE, MESSAGE, SHARD, MEMBERS, REPORT = b"BACPDMSNR"
 ACKNOWLEDGE = 1  # flag of ALIVE
 
 FIRST = Struct(">BQII")
@@ -47,7 +48,7 @@ LONGEST = 1 << 31
 LENGTHS = {  # by kind: minimum and maximum length of the payload
     BATCH: (1, LONGEST), ALIVE: (ALIVE_BODY.size, ALIVE_BODY.size), COPY: (COPY_BODY.size, COPY_BODY.size),
     PIECE: (1, LONGEST), DONE: (DONE_BODY.size, DONE_BODY.size), MESSAGE: (LENGTH.size, LONGEST),
-    SHARD: (LENGTH.size, LONGEST), MEMBERS: (1, 1 << 20),
+    SHARD: (LENGTH.size, LONGEST), MEMBERS: (1, 1 << 20), REPORT: (0, 0),
 }  # fmt: skip
 
 

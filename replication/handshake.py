@@ -7,6 +7,7 @@
                                                            redis-server replies with an error and can't be followed;
                                                            earlier leaders ignore any capa, see ``formats``, and
                                                            reply only +OK
+      with data in its store also capa delta               see ``persistence.noderuns``
       with cluster-enabled also capa node-...              see ``members``
     REPLCONF listening-port 6380              +OK          the leader shows it in INFO
     REPLCONF ip-address 10.0.0.2              +OK          if replica-announce-ip is set
@@ -15,6 +16,8 @@
     REPLCONF rdb-only 1                       +OK          from a backup: it takes a full copy and is not a replica
     PSYNC <replication ID> <offset>           +CONTINUE <ID>             frames follow, batches from that offset on
                                               +FULLRESYNC <ID> <offset>  frames follow, a full copy first
+                                              +FULLRESYNC <ID> <offset> DELTA  the same; the replica reports its nodes
+    REPLCONF nodes <runs>                     (none)       after each frame REPORT; no runs: it has reported all
 
 ``offset`` is the log offset, which is the number of bytes of records that the replica has. ``PSYNC ? -1`` requests a
 full copy. ``PSYNC <ID> <offset> FAILOVER`` is sent by a leader that hands over: the server that receives it becomes the
@@ -37,11 +40,12 @@ from replication.frames import LinkError
 from replication.members import ClusterMember, capability
 
 VERSION = 1  # version of the link protocol: requests and frames
+DELTA = b"delta"  # a capability: the replica has nodes and can report them (persistence.noderuns)
 LONGEST_LINE = 4096  # maximum size of a reply, including its line feed
 MOST_EMPTY = 1000  # maximum empty lines before a reply
 # Exactly what a leader sends: the ID becomes part of the file ``replication``, and the offset that of the log.
 LINEAGE = re.compile(r"(?:0|[1-9][0-9]{0,17})(?: [0-9a-f]{40}){1,100}", re.ASCII)
-ANSWER = re.compile(r"\+(?:CONTINUE ([0-9a-f]{40})|FULLRESYNC ([0-9a-f]{40}) (0|[1-9][0-9]{0,17}))")
+ANSWER = re.compile(r"\+(?:CONTINUE ([0-9a-f]{40})|FULLRESYNC ([0-9a-f]{40}) (0|[1-9][0-9]{0,17})( DELTA)?)")
 
 
 class ReplicationRefusedError(LinkError):
@@ -88,6 +92,7 @@ class Introduction:
     longer: tuple[int, int] | None = None  # the same for a longer part of the end
     data: Lineage | None = None  # the data that a full copy may not replace with less (Rule 1); None: any data
     member: ClusterMember | None = None  # how it announces itself to clients; None: cluster-enabled is no
+    delta: bool = False  # this server has nodes in its store, and reports them for a copy
 
 
 @dataclass(slots=True)
@@ -96,6 +101,7 @@ class PsyncAnswer:
 
     replid: str
     offset: int  # log offset of the full copy that follows; -1: no copy, batches follow
+    delta: bool = False  # the leader requests a report of this server's nodes during the copy
 
 
 def request(*words: bytes | str | int) -> bytes:
@@ -195,8 +201,12 @@ def _steps(who: Introduction) -> Iterator[tuple[str, bytes]]:
     yield "PING", request("PING")
     if who.password:
         yield "AUTH", request("AUTH", *([who.user] if who.user else []), who.password)
-    about: list[bytes | str] = ["capa", capability(who.member)] if who.member is not None else []
-    yield "REPLCONF tidelog", request("REPLCONF", "tidelog", VERSION, "capa", b"%b%d" % (CAPA, FORMAT), *about)
+    capabilities: list[bytes | str | int] = ["capa", b"%b%d" % (CAPA, FORMAT)]
+    if who.member is not None:
+        capabilities += ["capa", capability(who.member)]
+    if who.delta:
+        capabilities += ["capa", DELTA]
+    yield "REPLCONF tidelog", request("REPLCONF", "tidelog", VERSION, *capabilities)
     yield "REPLCONF listening-port", request("REPLCONF", "listening-port", who.port)
     if who.announce_ip:
         yield "REPLCONF ip-address", request("REPLCONF", "ip-address", who.announce_ip)
@@ -212,5 +222,5 @@ def read_answer(text: str) -> PsyncAnswer:
     found = ANSWER.fullmatch(text)
     if found is None:
         raise ReplicationRefusedError(f"the leader answered PSYNC with: {text.removeprefix('-')[:200]}")
-    continued, copied, offset = found.groups()
-    return PsyncAnswer(continued, -1) if continued else PsyncAnswer(copied, int(offset))
+    continued, copied, offset, delta = found.groups()
+    return PsyncAnswer(continued, -1) if continued else PsyncAnswer(copied, int(offset), bool(delta))

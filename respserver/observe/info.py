@@ -277,14 +277,16 @@ def _following(s: ServerStats) -> Fields:
     yield "master_last_io_seconds_ago", r.last_io
     yield "master_sync_in_progress", int(r.syncing)
     yield "master_sync_refused", int(r.refused)
+    yield "master_sync_reused_bytes", r.sync_reused
     yield "slave_read_repl_offset", s.log_offset
     yield "slave_repl_offset", s.log_offset
     if r.syncing:
-        left = max(0, r.sync_total - r.sync_read)
+        done = r.sync_read + r.sync_reused
+        left = max(0, r.sync_total - done)
         yield "master_sync_total_bytes", r.sync_total
         yield "master_sync_read_bytes", r.sync_read
         yield "master_sync_left_bytes", left
-        yield "master_sync_perc", f"{min(100.0, 100 * r.sync_read / r.sync_total) if r.sync_total else 0:.2f}"
+        yield "master_sync_perc", f"{min(100.0, 100 * done / r.sync_total) if r.sync_total else 0:.2f}"
         yield "master_sync_last_io_seconds_ago", r.sync_last_io
     if not up:
         yield "master_link_down_since_seconds", r.down_since

@@ -129,6 +129,7 @@ class RoleStats:
     syncing: bool = False
     sync_total: int = 0  # estimated bytes of the copy that is being received
     sync_read: int = 0
+    sync_reused: int = 0  # bytes of the current or last copy that were in this server's own store
     sync_last_io: int = -1
     down_since: int = -1  # seconds since the link was lost; -1: connected
     # totals since startup

@@ -22,6 +22,7 @@ from ssl import SSLContext
 from commands.session import LEADER, Session, TransportStats
 from persistence.fullcopy import Incoming
 from persistence.history import History
+from persistence.ownnodes import OwnNodes
 from replication import formats
 from replication.follower import LeaderFollower
 from replication.frames import LinkError, NewerError
@@ -172,6 +173,7 @@ class LeaderLink(ServerPart):
         if not self._force and not config.replica_accept_shorter:
             who.data = self._replicas.lineage()
         who.member = self.cluster.me() if self.cluster.enabled else None
+        who.delta = disk.store.has_nodes
         if not self._distrust:
             # the replica that becomes the leader knows this server by its current ID
             who.replid = disk.history.id if who.failover else disk.history.ask(disk.offset)
@@ -314,11 +316,14 @@ class LeaderLink(ServerPart):
         self._applied = self._data.disk.offset
         self._gates.load(False)
 
-    def incoming(self) -> Incoming:
+    def own_nodes(self) -> OwnNodes:
+        return self._data.disk.store.own_nodes()
+
+    def incoming(self, own: OwnNodes | None) -> Incoming:
         problem = self._data.disk.check_files()
         if problem is not None:  # the files may be those of another server
             raise OSError(errno.ENOENT, problem)
-        return Incoming(Path(self._config.dir), self._config.wal_size)
+        return Incoming(Path(self._config.dir), self._config.wal_size, own)
 
     def history_of(self, replid: str) -> History:
         return History(replid, [], self._data.disk.history.boot, complete=False)
@@ -390,6 +395,6 @@ class LeaderLink(ServerPart):
         stats.refused, stats.complete = self.refused, self.complete
         stats.last_io = int(now - link.last_io) if link.last_io else -1
         stats.syncing = link.state == "sync"
-        stats.sync_total, stats.sync_read = link.sync_total, link.sync_read
+        stats.sync_total, stats.sync_read, stats.sync_reused = link.sync_total, link.sync_read, link.sync_reused
         stats.sync_last_io = stats.last_io if stats.syncing else -1
         stats.down_since = -1 if link.up else int(now - link.down_since)

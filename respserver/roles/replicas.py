@@ -26,7 +26,7 @@ from persistence.history import History
 from persistence.log import GoneError, Log
 from replication import formats, frames
 from replication.feed import ReplicaFeed
-from replication.handshake import VERSION, Lineage
+from replication.handshake import DELTA, VERSION, Lineage
 from replication.members import ClusterMember, announced
 from resp import errors, reply
 from resp.errors import CommandError, CorruptError
@@ -53,6 +53,7 @@ class Announcement:
     history: list[tuple[int, int]] = field(default_factory=list)  # (start offset, crc32) of the last pieces of its log
     copy_only: bool = False  # see Rule 3
     member: ClusterMember | None = None  # how it announces itself to clients
+    delta: bool = False  # it can report its nodes, see ``replication.handshake``
 
     def note(self, option: bytes, value: bytes) -> None:
         """Record one REPLCONF option. Raises CommandError."""
@@ -80,6 +81,7 @@ class Announcement:
         elif name == b"capa":
             self.reads = max(self.reads, formats.said(value))
             self.member = announced(value) or self.member
+            self.delta = self.delta or value == DELTA
         elif name not in (b"version", b"rdb-filter-only"):
             text = option.decode("utf-8", "replace")
             raise CommandError(f"ERR Unrecognized REPLCONF option: {text}")
@@ -198,7 +200,10 @@ class Replicas(ServerPart):
             self._check_format(session, self.disk.store.format)
         host = who.host or session.addr.rpartition(":")[0].strip("[]")
         reads = formats.FORMAT if who.copy_only else who.reads
-        feed = ReplicaFeed(self, host, who.port, offset, self._clock.mono(), who.copy_only, reads, who.member)
+        delta = who.delta and not who.copy_only
+        feed = ReplicaFeed(
+            self, host, who.port, offset, self._clock.mono(), who.copy_only, reads, who.member, delta
+        )  # fmt: skip
         session.replica = feed
         self._connections[feed] = conn
         if not who.copy_only:

@@ -87,7 +87,7 @@ OFFSETS = ["slave_read_repl_offset:1000", "slave_repl_offset:1000"]
 def test_a_connected_replica(lines: Lines) -> None:
     assert lines(leader=False, host="10.0.0.9", port=6379, state="connected", last_io=3) == [
         "role:slave", "master_host:10.0.0.9", "master_port:6379", "master_link_status:up",
-        "master_last_io_seconds_ago:3", "master_sync_in_progress:0", "master_sync_refused:0",
+        "master_last_io_seconds_ago:3", "master_sync_in_progress:0", "master_sync_refused:0", "master_sync_reused_bytes:0",
         *OFFSETS,
         "slave_priority:7", "slave_read_only:1", "replica_announced:1", *REST,
     ]  # fmt: skip
@@ -97,7 +97,7 @@ def test_a_replica_that_lost_its_leader(lines: Lines, config: Config) -> None:
     config.replica_announced = False
     assert lines(leader=False, host="h", port=1, state="connect", last_io=-1, down_since=12) == [
         "role:slave", "master_host:h", "master_port:1", "master_link_status:down",
-        "master_last_io_seconds_ago:-1", "master_sync_in_progress:0", "master_sync_refused:0",
+        "master_last_io_seconds_ago:-1", "master_sync_in_progress:0", "master_sync_refused:0", "master_sync_reused_bytes:0",
         *OFFSETS, "master_link_down_since_seconds:12",
         "slave_priority:7", "slave_read_only:1", "replica_announced:0", *REST,
     ]  # fmt: skip
@@ -109,13 +109,14 @@ def test_a_replica_with_incomplete_data_that_refuses_a_copy(lines: Lines) -> Non
 
 
 @pytest.mark.parametrize(
-    ("total", "read", "left", "percent"), [(200, 50, 150, "25.00"), (0, 0, 0, "0.00"), (100, 120, 0, "100.00")]
+    ("total", "read", "reused", "left", "percent"),
+    [(200, 50, 0, 150, "25.00"), (200, 50, 100, 50, "75.00"), (0, 0, 0, 0, "0.00"), (100, 120, 0, 0, "100.00")],
 )
-def test_a_replica_that_receives_a_full_copy(lines: Lines, total: int, read: int, left: int, percent: str) -> None:
-    facts = {"sync_total": total, "sync_read": read, "sync_last_io": 0, "down_since": 4}
+def test_a_replica_that_receives_a_full_copy(lines: Lines, total: int, read: int, reused: int, left: int, percent: str) -> None:
+    facts = {"sync_total": total, "sync_read": read, "sync_reused": reused, "sync_last_io": 0, "down_since": 4}
     assert lines(leader=False, host="h", port=1, state="sync", last_io=0, syncing=True, **facts) == [
         "role:slave", "master_host:h", "master_port:1", "master_link_status:down",
-        "master_last_io_seconds_ago:0", "master_sync_in_progress:1", "master_sync_refused:0",
+        "master_last_io_seconds_ago:0", "master_sync_in_progress:1", "master_sync_refused:0", f"master_sync_reused_bytes:{reused}",
         *OFFSETS,
         f"master_sync_total_bytes:{total}", f"master_sync_read_bytes:{read}", f"master_sync_left_bytes:{left}",
         f"master_sync_perc:{percent}", "master_sync_last_io_seconds_ago:0", "master_link_down_since_seconds:4",
