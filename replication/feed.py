@@ -19,6 +19,8 @@ previous one is compared, so that at most two are in memory.
 Decision: a full copy is sent in pieces of 64 KB, because an append waits while a piece is prepared. The p99 of appends
 was 1.7 times that without a copy, and 2.1 times with pieces of 256 KB (one measurement each: an indication). For the
 same reason, at most that many bytes of nodes are compared at a time.
+Decision: a checkpoint precedes a copy of differences, because the log after the last checkpoint is sent, too, and is
+not compressed. It was 99 % of the bytes after a minute with 100 appends per second (660 KB).
 """
 
 from __future__ import annotations
@@ -77,6 +79,9 @@ class FeedOwner(Protocol):
 
     def outgrown(self, needed: int) -> None:
         """Note that the log contains data that only replicas that know the format ``needed`` can read."""
+
+    async def store_is_recent(self) -> None:
+        """Return when the store contains most of the log, or after a few seconds."""
 
     def sent_bytes(self, count: int) -> None: ...
     def in_thread(self, work: Callable[[], T]) -> asyncio.Future[T]:
@@ -252,6 +257,8 @@ class ReplicaFeed(asyncio.Protocol):
             copy = owner.disk.store.copy()
             return copy
 
+        if known is not None:
+            await owner.store_is_recent()
         try:
             pieces = (await self._in_thread(opened)).pieces(PIECE, known)
             assert copy is not None  # noqa: S101 - opened() has run

@@ -119,7 +119,10 @@ class RespServer:
         self.dispatcher = Dispatcher(
             parts, self, self.blocking, self.slicing, self.transactions, self.notifications, self.memory
         )
-        self.replicas = Replicas(parts, self.clients, on_heard=lambda feed: self.roles.heard(feed))
+        self.replicas = Replicas(
+            parts, self.clients, on_heard=lambda feed: self.roles.heard(feed),
+            before_delta=lambda: self.checkpoints.recent(),
+        )  # fmt: skip
         self.link = LeaderLink(
             parts, self.clients, self.pubsub, self.replicas,
             LinkEvents(

@@ -22,6 +22,8 @@ from storage.streams.capture import Capture
 RETRY_MS = 5000  # after a failed checkpoint
 PART = 64  # keys that are captured or freed in one turn of the loop, which takes about 100 microseconds
 REST_MS = 2000  # between two returns of memory, because a busy server soon needs freed memory again
+NEGLIGIBLE = 64 << 10  # bytes of the log for which recent() does not run a checkpoint
+PATIENCE = 3.0  # seconds that recent() waits, because a replica expects an answer
 DRAFTS = 32 << 20  # a checkpoint starts when drafts take this many bytes of memory
 
 
@@ -93,6 +95,20 @@ class Checkpoints(ServerPart):
             self._rewrite_wanted = wanted
         else:
             self._wanted = wanted
+
+    async def recent(self) -> None:
+        """Let the store contain most of the log: run a checkpoint if it lacks more than NEGLIGIBLE bytes.
+
+        Returns after PATIENCE seconds even if the checkpoint has not ended, and also if it fails.
+        """
+        disk = self._data.disk
+        if self._task is None and disk.offset - disk.store.offset > NEGLIGIBLE:
+            try:
+                self._start(rewrite=False)
+            except OSError as error:
+                self._logger.warning(f"A copy for a replica begins without a checkpoint: {_why(error)}")
+        if self._task is not None:
+            await asyncio.wait([self._task], timeout=min(PATIENCE, self._config.repl_timeout / 2))
 
     def make_room(self) -> None:
         """Start a checkpoint as soon as possible, unless one is running, so that nodes can leave memory."""

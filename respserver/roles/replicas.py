@@ -14,7 +14,7 @@ an error that says so.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -102,11 +102,15 @@ def change_history(disk: Log, change: Callable[[History], None], leads: bool) ->
 class Replicas(ServerPart):
     """The replicas. Used on the event loop only. Implements ``FeedOwner`` and ``ReplicasPart``."""
 
-    def __init__(self, parts: RuntimeParts, clients: Clients, on_heard: Callable[[ReplicaFeed], None]) -> None:
-        """Initialize. ``on_heard``: called when a replica has acknowledged."""
+    def __init__(
+        self, parts: RuntimeParts, clients: Clients, on_heard: Callable[[ReplicaFeed], None],
+        before_delta: Callable[[], Awaitable[None]],
+    ) -> None:  # fmt: skip
+        """Initialize. ``on_heard``: called when a replica has acknowledged. ``before_delta``: see store_is_recent()."""
         super().__init__(parts)
         self._clients = clients
         self._on_heard = on_heard
+        self._before_delta = before_delta
         self.feeds: list[ReplicaFeed] = []  # feeds of replicas
         self.full_syncs = 0
         self.partial_syncs = 0
@@ -311,6 +315,9 @@ class Replicas(ServerPart):
 
     def outgrown(self, needed: int) -> None:
         self._outgrown = max(self._outgrown, needed)
+
+    async def store_is_recent(self) -> None:
+        await self._before_delta()
 
     def sent_bytes(self, count: int) -> None:
         self.bytes_out += count

@@ -225,7 +225,7 @@ def test_nodes_that_change_after_the_report_are_not_used(pair: Pair, monkeypatch
         taken = other.take
 
         def damaged(first: bytes, last: bytes, digest: bytes) -> list[tuple[bytes, bytes]]:
-            monkeypatch.setattr(other, "_databases", other._databases[:1] * 9)
+            monkeypatch.setattr(other, "_databases", [other._databases[0]] * 9)
             return taken(first, last, digest)
 
         monkeypatch.setattr(own, "take", damaged)

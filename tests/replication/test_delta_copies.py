@@ -114,6 +114,15 @@ def test_a_replica_whose_records_are_gone_from_the_journal(servers: Cluster) -> 
     assert figures["bytes"] < 0.4 * whole
 
 
+def test_a_checkpoint_precedes_the_copy(rejoining: Rejoining) -> None:
+    """Otherwise all records since the last one would be sent as well."""
+    rejoining.leader("TMAPPEND", "log", "FIELDS", 1, "f", "VALUES", *["v" * 1000] * 500)
+    passed = rejoining.proxy.down.passed
+    rejoining.follow()
+    rejoining.completes()
+    assert rejoining.proxy.down.passed - passed < 100_000
+
+
 def test_a_damaged_node_is_fetched(rejoining: Rejoining) -> None:
     rejoining.follow()
     before = rejoining.completes()["reused"]

@@ -112,7 +112,9 @@ def test_a_replica_with_incomplete_data_that_refuses_a_copy(lines: Lines) -> Non
     ("total", "read", "reused", "left", "percent"),
     [(200, 50, 0, 150, "25.00"), (200, 50, 100, 50, "75.00"), (0, 0, 0, 0, "0.00"), (100, 120, 0, 0, "100.00")],
 )
-def test_a_replica_that_receives_a_full_copy(lines: Lines, total: int, read: int, reused: int, left: int, percent: str) -> None:
+def test_a_replica_that_receives_a_full_copy(
+    lines: Lines, total: int, read: int, reused: int, left: int, percent: str
+) -> None:
     facts = {"sync_total": total, "sync_read": read, "sync_reused": reused, "sync_last_io": 0, "down_since": 4}
     assert lines(leader=False, host="h", port=1, state="sync", last_io=0, syncing=True, **facts) == [
         "role:slave", "master_host:h", "master_port:1", "master_link_status:down",
