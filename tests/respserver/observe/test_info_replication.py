@@ -87,8 +87,8 @@ OFFSETS = ["slave_read_repl_offset:1000", "slave_repl_offset:1000"]
 def test_a_connected_replica(lines: Lines) -> None:
     assert lines(leader=False, host="10.0.0.9", port=6379, state="connected", last_io=3) == [
         "role:slave", "master_host:10.0.0.9", "master_port:6379", "master_link_status:up",
-        "master_last_io_seconds_ago:3", "master_sync_in_progress:0", "master_sync_refused:0", "master_sync_reused_bytes:0",
-        *OFFSETS,
+        "master_last_io_seconds_ago:3", "master_sync_in_progress:0", "master_sync_refused:0",
+        "master_sync_reused_bytes:0", *OFFSETS,
         "slave_priority:7", "slave_read_only:1", "replica_announced:1", *REST,
     ]  # fmt: skip
 
@@ -97,8 +97,8 @@ def test_a_replica_that_lost_its_leader(lines: Lines, config: Config) -> None:
     config.replica_announced = False
     assert lines(leader=False, host="h", port=1, state="connect", last_io=-1, down_since=12) == [
         "role:slave", "master_host:h", "master_port:1", "master_link_status:down",
-        "master_last_io_seconds_ago:-1", "master_sync_in_progress:0", "master_sync_refused:0", "master_sync_reused_bytes:0",
-        *OFFSETS, "master_link_down_since_seconds:12",
+        "master_last_io_seconds_ago:-1", "master_sync_in_progress:0", "master_sync_refused:0",
+        "master_sync_reused_bytes:0", *OFFSETS, "master_link_down_since_seconds:12",
         "slave_priority:7", "slave_read_only:1", "replica_announced:0", *REST,
     ]  # fmt: skip
 
@@ -118,8 +118,8 @@ def test_a_replica_that_receives_a_full_copy(
     facts = {"sync_total": total, "sync_read": read, "sync_reused": reused, "sync_last_io": 0, "down_since": 4}
     assert lines(leader=False, host="h", port=1, state="sync", last_io=0, syncing=True, **facts) == [
         "role:slave", "master_host:h", "master_port:1", "master_link_status:down",
-        "master_last_io_seconds_ago:0", "master_sync_in_progress:1", "master_sync_refused:0", f"master_sync_reused_bytes:{reused}",
-        *OFFSETS,
+        "master_last_io_seconds_ago:0", "master_sync_in_progress:1", "master_sync_refused:0",
+        f"master_sync_reused_bytes:{reused}", *OFFSETS,
         f"master_sync_total_bytes:{total}", f"master_sync_read_bytes:{read}", f"master_sync_left_bytes:{left}",
         f"master_sync_perc:{percent}", "master_sync_last_io_seconds_ago:0", "master_link_down_since_seconds:4",
         "slave_priority:7", "slave_read_only:1", "replica_announced:1", *REST,
