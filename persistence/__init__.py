@@ -14,11 +14,14 @@
     noderuns      runs of nodes with digests: the report of a replica's nodes to its leader
     ownnodes      the nodes of a replica's own store during a copy of its leader's
     fullcopy       receives a copy of a leader's store and installs it
+    scrub          reads and verifies the whole store in the background
+    verification   verifies a data directory that no server uses
     history        the identity of the log: its replication ID and its previous IDs
     directory      the data directory: its contents, its ID, and the lock against other servers
     nodeid         the ID of a server
     recovery       the result of recovery
     lmdbfile       opens LMDB environments; LMDB's errors name the file and the remedy
+    lmdbreads      reads entries of an LMDB file in use with plain reads, and verifies their pages
     lmdbpages      verifies the pages of an LMDB file before LMDB maps them
     fileidentity   detects that open files were removed or replaced
     fileio         reads and writes that continue until everything is done

@@ -8,6 +8,7 @@
     replication      see ``history``
     incoming/        a full copy of a leader's store in progress, see ``fullcopy``; removed by the next start
     incoming.ready/  a complete copy: the next start replaces the parts above by its parts
+    scrub            the progress of the scrub, see ``scrub``; may be missing
     replicas         empty; exists while there are replicas, or there were within repl-backlog-ttl
     node             the ID of this server, see ``nodeid``
     tidelog.making   empty; exists until a first start is complete
@@ -39,7 +40,7 @@ LOCK = "lock"
 ID_LINE = re.compile(r"id [0-9a-f]{40}")
 PARTS = ("tail", "journal", "store")
 REPLICAS = "replicas"
-LEFT = ("tail.new", "replication.new", "tidelog.format.new", "node.new")
+LEFT = ("scrub.new", "tail.new", "replication.new", "tidelog.format.new", "node.new")
 
 
 def lock(directory: Path) -> int:

@@ -35,6 +35,7 @@ from operator import lt
 from pathlib import Path
 from struct import Struct, unpack_from
 from sys import byteorder
+from typing import Any
 
 HEAD = Struct("=QHHHH")
 META = Struct("=IIQQ48s48sQQ")
@@ -65,12 +66,12 @@ def verify(
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return _Walk(fd).run(keys_of, key_size, known, newer)
+        return Walk(fd).run(keys_of, key_size, known, newer)
     finally:
         os.close(fd)
 
 
-class _Database:
+class Database:
     """The stated and the found numbers of a database, and lists for the contents of its leaves."""
 
     __slots__ = ("claimed", "depth", "found", "keys", "numbers", "root", "subs", "values")
@@ -85,10 +86,12 @@ class _Database:
         # Lists for collected contents; None: they are not collected.
         self.keys: list[bytes] | None = None
         self.values: list[bytes] | None = None
-        self.subs: list[tuple[bytes, _Database]] | None = None
+        self.subs: list[tuple[bytes, Database]] | None = None
 
 
-class _Walk:
+class Walk:
+    """Reads and verifies the pages of a file. ``lmdbreads`` uses parts of it on a file that is in use."""
+
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._bytes = os.fstat(fd).st_size
@@ -128,7 +131,19 @@ class _Walk:
             raise DamageError(f"a meta page is damaged: its number of pages, {self._last + 1}, is impossible")
         return b"".join(keys)
 
-    def _metas(self) -> tuple[_Database, _Database]:
+    def _metas(self) -> tuple[Database, Database]:
+        """Return the databases of free pages and of names, as of the last transaction. Raises DamageError."""
+        return self._as_of(max(self._both_metas(), key=lambda meta: int(meta[7])))
+
+    def _as_of(self, meta: tuple[Any, ...]) -> tuple[Database, Database]:
+        """Return the two databases of a meta page, and read pages as of it. Raises DamageError."""
+        self._last = meta[6]
+        if self._last > 1 << 47:
+            raise DamageError("the number of its last page is invalid")
+        return Database(meta[4], FREE_FLAGS), Database(meta[5])
+
+    def _both_metas(self) -> list[tuple[Any, ...]]:
+        """Read both meta pages. Raises DamageError."""
         first = os.pread(self._fd, 4096, 0)
         if len(first) < HEAD.size + META.size:
             raise DamageError("truncated or empty")
@@ -153,11 +168,8 @@ class _Walk:
         even, odd = metas[0][7], metas[1][7]
         if even % 2 or (odd and not odd % 2) or abs(even - odd) > 1:  # transaction n is written to page n % 2
             raise DamageError("its meta pages do not match: one is damaged or outdated")
-        newest = max(metas, key=lambda meta: int(meta[7]))
-        self._page_size, self._last = page, newest[6]
-        if self._last > 1 << 47:
-            raise DamageError("the number of its last page is invalid")
-        return _Database(newest[4], FREE_FLAGS), _Database(newest[5])
+        self._page_size = page
+        return metas
 
     def _claim(self, first: int, count: int = 1) -> None:
         """Mark pages as used. Raises DamageError if they are not in the file, or used already."""
@@ -171,7 +183,7 @@ class _Walk:
             raise DamageError(f"page {first} is used twice")
         self._used[first:end] = b"\1" * count
 
-    def _tree(self, database: _Database) -> None:
+    def _tree(self, database: Database) -> None:
         """Verify all pages of a database, and collect the requested contents."""
         if database.root == NO_ROOT:
             if any(database.claimed):
@@ -194,7 +206,7 @@ class _Walk:
         self._unwritten += claimed[2] - found[2]
 
     def _branch(
-        self, database: _Database, number: int, level: int, low: bytes, high: bytes | None
+        self, database: Database, number: int, level: int, low: bytes, high: bytes | None
     ) -> list[tuple[int, int, bytes, bytes | None]]:
         """Verify a branch page. Return its children, last one first: number, level, and the bounds of their keys."""
         database.found[0] += 1
@@ -235,7 +247,7 @@ class _Walk:
             raise DamageError(f"page {number} is damaged: a node is outside of it")
         return page, positions, size - upper
 
-    def _leaf(self, database: _Database, number: int) -> list[bytes]:
+    def _leaf(self, database: Database, number: int) -> list[bytes]:
         """Verify the nodes of a leaf page, and collect the requested contents. Return the keys of the page."""
         page, positions, room = self._page(number, LEAF)
         database.found[1] += 1
@@ -267,7 +279,7 @@ class _Walk:
             if subs is not None:
                 if length != DATABASE.size:
                     raise DamageError(f"page {number} is damaged: a database has the wrong size")
-                subs.append((key, _Database(page[at:end])))
+                subs.append((key, Database(page[at:end])))
             if values is not None:
                 values.append(page[at:end])
         if total != room:
@@ -276,7 +288,7 @@ class _Walk:
             database.keys += keys
         return keys
 
-    def _big(self, database: _Database, page: bytes, at: int, length: int) -> int:
+    def _big(self, database: Database, page: bytes, at: int, length: int) -> int:
         """Verify and mark the overflow pages of a value of ``length`` bytes stated at ``at``. Return the first page."""
         used, size = self._used, self._page_size
         pages = (15 + length) // size + 1

@@ -54,6 +54,7 @@ from persistence.journalthread import JournalThread
 from persistence.lmdbfile import is_exhausted
 from persistence.permissions import FILE, FOLDER, tighten
 from persistence.recovery import Recovered, behind
+from persistence.scrub import Scrub
 from persistence.store import Store
 from persistence.wal import Frame, Wal, blocks, create
 from resp.errors import REMEDY, CorruptError
@@ -87,6 +88,8 @@ class LogOptions:
 
 class Log(Backlog):
     """A data directory in use: open(), recover(), then append() on the event loop; other threads as in Rule 5."""
+
+    scrub: Scrub  # from recover() on
 
     def __init__(self, path: Path, options: LogOptions, lock: int, history: History, rebooted: bool) -> None:
         self.path = path
@@ -208,6 +211,7 @@ class Log(Backlog):
         found = Recovered()
         began = time.perf_counter()
         found.streams, found.nodes, found.strings = self.store.restore(ks)
+        self.scrub = Scrub(self.store, self.path)
         store_offset = self.store.offset
         found.store_seconds = time.perf_counter() - began
         began = time.perf_counter()

@@ -8,10 +8,12 @@ Rule 2: reads use a view, which does not change until it is renewed. A checkpoin
 
 from __future__ import annotations
 
+import errno
 import struct
 import threading
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from struct import Struct
 from zlib import crc32
@@ -129,6 +131,8 @@ class Store:
         self._copies: list[StoreSnapshot] = []  # copies that may still be open
         # Held while databases are created, and while a copy begins, whose list of databases must match its transaction.
         self._creating = threading.Lock()
+        self._in_use = threading.Lock()  # see reading()
+        self._closed = False
         self.path = directory / "data.mdb"
         # The keys of all nodes; None after a checkpoint may have changed them.
         self._keys: bytes | None
@@ -296,11 +300,21 @@ class Store:
     def _keep(self, made: StoreSnapshot) -> None:
         self._copies = [made, *(one for one in self._copies if not one.closed)]
 
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Keep the store open, for a short read in any thread: close() waits for its end. Raises OSError if closed."""
+        with self._in_use:
+            if self._closed:
+                raise OSError(errno.EBADF, "the store was closed", str(self.path))
+            yield
+
     def close(self) -> None:
         for copy in self._copies:  # LMDB must not unmap the file while a thread reads it
             copy.close()
-        self.view.end()
-        self.env.close()
+        with self._in_use:
+            self._closed = True
+            self.view.end()
+            self.env.close()
         self._held.close()
 
     # -- start-up --------------------------------------------------------------------------------------------

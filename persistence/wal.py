@@ -284,8 +284,10 @@ class Wal:
         os.fdatasync(self.fd)
 
     # -- reading ---------------------------------------------------------------------------------------------
-    def read(self, offset: int) -> tuple[list[Frame], int]:
+    def read(self, offset: int, wipe: bool = True) -> tuple[list[Frame], int]:
         """Read the consecutive frames from log offset ``offset`` on. The ring then ends after the last one.
+
+        ``wipe``: overwrite frames that were dropped.
 
         Returns the frames and the number of dropped bytes, 0 if the ring ends cleanly. Raises OSError, and CorruptError
         if a frame that was on disk is damaged.
@@ -317,7 +319,7 @@ class Wal:
                         f" (byte {BLOCK + at}, log offset {its_offset}) records that it was on disk: {REMEDY}"
                     )
         dropped += self._remains(self.end, offset) + (self._remains(0, offset) if self.end else 0)
-        if dropped:
+        if dropped and wipe:
             self._wipe()
         return frames, dropped
 

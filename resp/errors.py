@@ -44,6 +44,26 @@ class CorruptError(Exception):
     """A damaged or foreign file in the data directory. The text names the file and the remedy."""
 
 
+class DamagedNodeError(CorruptError):
+    """A damaged node of a stream: ``count`` entries from the ordinal ``first_ord`` and the ID ``first_id`` on."""
+
+    def __init__(self, sid: int, first_ord: int, first_id: int, count: int, why: str) -> None:
+        self.sid, self.first_ord, self.first_id, self.count, self.why = sid, first_ord, first_id, count, why
+        super().__init__(
+            f"the store is damaged at stream {sid}, entries {first_ord} to {first_ord + count - 1}: {why}."
+            " Restore the data directory from a backup or a replica."
+        )
+
+    def of_key(self, key: bytes) -> str:
+        """Return the text with the key, and the ID of the first damaged entry."""
+        first = f"{self.first_id >> 64}.{self.first_id & (1 << 64) - 1}"
+        return (
+            f"the store is damaged at stream {self.sid} (key '{show(key)}'), entries {self.first_ord} to"
+            f" {self.first_ord + self.count - 1} (IDs from {first}): {self.why}."
+            " Restore the data directory from a backup or a replica."
+        )
+
+
 REMEDY = "restore the directory from a backup, or from a replica"  # at the end of most texts of CorruptError
 
 

@@ -19,6 +19,7 @@ import os
 import signal
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from respserver import __version__
@@ -45,6 +46,8 @@ Usage: tidelog-server [conf-file] [--name value ...] [-]
        tidelog-server [...] --test-config       check the configuration without starting the server
        tidelog-server [...] --restore           create the data directory from a full copy on standard input;
                                                 "tidelog restore" writes such a copy from a backup
+       tidelog-server [...] --verify            verify the data directory, which no server may use; "tidelog verify"
+                                                shows the result
 
 Every directive of the configuration file is also a flag. Flags override the file. "-" reads directives from standard
 input. Without arguments, the server listens on 127.0.0.1 and ::1, port 6379, and stores its data in ./data.
@@ -79,7 +82,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     if args and args[0] in ("-h", "--help"):
         return _help(args[1:])
-    ways = {"--test-config": _test, "--restore": _restore}  # actions that replace serving
+    ways = {"--test-config": _test, "--restore": _restore, "--verify": _verify}  # actions that replace serving
     try:
         config = Config.load([word for word in args if word not in ways], _read_stdin)
         return next((do for word, do in ways.items() if word in args), run)(config)
@@ -215,8 +218,7 @@ def _watch_config(config: Config, logger: Logger) -> None:
         granted = _clients_granted(config.maxclients)
         if granted < config.maxclients:  # the text is Redis's
             raise ValueError(
-                "The operating system is not able to handle the specified number of clients, "
-                f"try with {granted}"
+                f"The operating system is not able to handle the specified number of clients, try with {granted}"
             )
 
     config.on_change["loglevel"] = loglevel
@@ -418,6 +420,29 @@ def _restore(config: Config) -> int:
         return 1
     sys.stdout.write(json.dumps(summary) + "\n")
     return 0
+
+
+def _verify(config: Config) -> int:
+    """Verify the data directory, which no server may use; print its progress and a report as lines of JSON."""
+    import json
+
+    from persistence.verification import verify
+    from resp.errors import CorruptError
+
+    def show(done: int, total: int) -> None:
+        sys.stdout.write(json.dumps({"done": done, "total": total}) + "\n")
+        sys.stdout.flush()
+
+    try:
+        report = verify(Path(config.dir), show)
+    except CorruptError as exc:
+        sys.stderr.write(f"tidelog-server: {exc}\n")
+        return 2
+    except OSError as exc:
+        sys.stderr.write(f"tidelog-server: {f'{exc.filename}: ' if exc.filename else ''}{exc.strerror or exc}\n")
+        return 2
+    sys.stdout.write(json.dumps(report.fields()) + "\n")
+    return 1 if report.problems else 0
 
 
 def _read_stdin() -> str:

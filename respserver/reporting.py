@@ -19,6 +19,7 @@ from respserver.clients.tracking import Tracking
 from respserver.clients.users import Users
 from respserver.execution.blocking import Blocking
 from respserver.maintenance.checkpoints import Checkpoints
+from respserver.maintenance.scrubbing import Scrubbing
 from respserver.observe import info
 from respserver.observe.clienttotals import ClientWalk
 from respserver.observe.info import ServerStats
@@ -41,6 +42,7 @@ class ReportSources:
     blocking: Blocking
     roles: Roles
     checkpoints: Checkpoints
+    scrubbing: Scrubbing
     memory: Memory
     tracking: Tracking
 
@@ -79,7 +81,7 @@ class Reporting(ServerPart):
             clients=self._client_walk.take(sources.clients.all()),
             counters=self._counters, walk=self._walk, saves=sources.checkpoints.saves,
             rewrites=sources.checkpoints.rewrites, rewrite_scheduled=sources.checkpoints.rewrite_scheduled,
-            log=data.log_stats(),
+            scrub=sources.scrubbing.stats(), log=data.log_stats(),
             log_offset=data.disk.offset, write_error=self._gates.unwritable or None,
             startup_memory=data.startup_memory, keys_loaded=data.keys_loaded, deadlines=sources.blocking.deadlines(),
             channels=sources.pubsub.count(CHANNELS),

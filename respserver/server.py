@@ -37,6 +37,7 @@ from respserver.execution.requests import RequestProcessor
 from respserver.execution.slices import Slicing
 from respserver.execution.transactions import Transactions
 from respserver.maintenance.checkpoints import Checkpoints
+from respserver.maintenance.scrubbing import Scrubbing
 from respserver.observe.logs import Logger
 from respserver.observe.slowlog import Timings
 from respserver.observe.stats import Counters
@@ -101,7 +102,7 @@ class RespServer:
             loop, config, self.clock, logger, self.counters, self.timings, self.exhaustion, self.data, self.gates,
             self.ticks,
         )  # fmt: skip
-        self.served_time = ServedTime(parts, self._by_hand)
+        self.served_time, self.scrubbing = ServedTime(parts, self._by_hand), Scrubbing(parts)
         self.pauses = Pauses(parts, self.clients)
         self.monitors = Monitors(self.gates, self.clock)
         self.pubsub = PubSub(
@@ -137,7 +138,8 @@ class RespServer:
         self.stats = Reporting(
             parts,
             ReportSources(
-                self.clients, self.users, self.pubsub, self.blocking, self.roles, self.checkpoints, self.memory,
+                self.clients, self.users, self.pubsub, self.blocking, self.roles, self.checkpoints, self.scrubbing,
+                self.memory,
                 self.tracking,
             ),
         )  # fmt: skip
@@ -332,6 +334,7 @@ class RespServer:
         self._forget_excess()
         self._admission.on_time(now, mono)
         self.checkpoints.on_time(now)
+        self.scrubbing.on_time(now)
         self.roles.on_time(mono)
         ks = self.data.ks
         if ks.log or ks.ready:

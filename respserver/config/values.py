@@ -74,6 +74,7 @@ class Values:
     appendfsync: str  # always, everysec, no
     save: list[SavePoint]  # (seconds, changes)
     checkpoint_size: int
+    scrub_rate: int  # bytes per second; 0: off
     wal_size: int
     # streams
     stream_idmp_duration: int

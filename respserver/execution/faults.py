@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from commands.declare import Command, find
 from resp import errors, reply
-from resp.errors import CommandError, CorruptError
+from resp.errors import CommandError, CorruptError, DamagedNodeError
 from respserver.runtime.parts import RuntimeParts
 
 
@@ -13,6 +13,7 @@ class Failures:
 
     def __init__(self, parts: RuntimeParts) -> None:
         self._counters = parts.counters
+        self._data = parts.data
         self._logger = parts.logger
         self._exhaustion = parts.exhaustion
 
@@ -33,6 +34,10 @@ class Failures:
                 self._exhaustion.end(f"running {name}")
             return self._exhaustion.reply(argv[0])
         self._counters.note_error("ERR")
+        if isinstance(error, DamagedNodeError):
+            text = self._data.note_damage(error)
+            self._logger.warning(f"{name} met damaged data: {text}")
+            return reply.error(f"ERR damaged data: {text}")
         if isinstance(error, CorruptError):
             self._logger.warning(f"{name} met damaged data: {error}")
             return reply.error(f"ERR damaged data: {error}")

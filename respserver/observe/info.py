@@ -19,7 +19,15 @@ from commands.declare import all_commands
 from respserver import __version__
 from respserver.observe.clienttotals import ClientTotals
 from respserver.observe.slowlog import Histogram
-from respserver.observe.stats import Counters, RoleStats, Saves, TrackingStats, process_memory, system_memory
+from respserver.observe.stats import (
+    Counters,
+    RoleStats,
+    Saves,
+    ScrubStats,
+    TrackingStats,
+    process_memory,
+    system_memory,
+)
 from respserver.observe.streamtotals import StreamWalk
 from storage.keyspace.keyspace import Keyspace
 from storage.keyspace.memory import memory_bytes, stream_bytes
@@ -47,6 +55,7 @@ class ServerStats:
     saves: Saves = field(default_factory=Saves)
     rewrites: Saves = field(default_factory=Saves)  # checkpoints of BGREWRITEAOF
     rewrite_scheduled: bool = False
+    scrub: ScrubStats = field(default_factory=ScrubStats)
     log: Mapping[str, int | float | str] = field(default_factory=dict)  # Log.stats()
     histograms: Mapping[str, Histogram] = field(default_factory=dict)  # command -> durations
     denials: Mapping[str, int] = field(default_factory=dict)  # auth, command, key, channel -> number of denials
@@ -197,6 +206,14 @@ def _persistence(s: ServerStats) -> Fields:
     yield "aof_last_bgrewrite_status", "ok" if rewrites.last_ok else "err"
     yield "aof_rewrites", rewrites.count
     yield "aof_last_write_status", "ok" if s.write_error is None else "err"
+    scrub = s.scrub
+    yield "scrub_running", int(scrub.running)
+    yield "scrub_percent", f"{scrub.percent:.2f}"
+    yield "scrub_rate", scrub.rate
+    yield "scrub_passes", scrub.passes
+    yield "scrub_last_end_time", scrub.last_end
+    yield "scrub_damaged", scrub.damaged
+    yield "scrub_repaired", scrub.repaired
     for name, value in s.log.items():
         yield name if name.startswith("log_") else f"log_{name}", f"{value:.6f}" if isinstance(value, float) else value
 
@@ -290,7 +307,7 @@ def _following(s: ServerStats) -> Fields:
         yield "master_sync_last_io_seconds_ago", r.sync_last_io
     if not up:
         yield "master_link_down_since_seconds", r.down_since
-    yield "slave_priority", s.config("replica-priority") if r.complete else 0
+    yield "slave_priority", s.config("replica-priority") if r.complete and not s.scrub.damaged else 0
     yield "slave_read_only", 1
     yield "replica_announced", int(s.config("replica-announced") == "yes")
 

@@ -96,6 +96,19 @@ class Saves:
 
 
 @dataclass(slots=True)
+class ScrubStats:
+    """The scrub, for INFO."""
+
+    running: bool = False
+    percent: float = 0.0  # of the pass that runs
+    rate: int = 0  # bytes per second; 0: off
+    passes: int = 0  # number of passes ever completed on this data directory
+    last_end: int = 0  # Unix time in seconds of the end of the last pass; 0: none yet
+    damaged: int = 0  # number of entries (most are nodes) and pages that are damaged now
+    repaired: int = 0  # number of entries that were damaged and are sound again
+
+
+@dataclass(slots=True)
 class ReplicaStats:
     """One connected replica, for INFO and ROLE."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from persistence.log import Log, LogOptions, Recovered
+from resp.errors import DamagedNodeError
 from respserver.config.config import Config
 from respserver.observe.logs import Logger
 from respserver.observe.stats import process_memory
@@ -17,6 +18,7 @@ from storage.keyspace import events
 from storage.keyspace.keyspace import Keyspace
 from storage.nodes.cache import NodeCache
 from storage.nodes.pool import NodePool
+from storage.streams.stream import Stream
 
 Opened = tuple[Log, Keyspace, Recovered]
 
@@ -84,6 +86,18 @@ class Data:
         """Set which events the keyspace publishes."""
         classes = events.parse_classes(self._config.notify_keyspace_events)
         self.ks.event_classes = events.fired(classes, self.follower)
+
+    def key_of(self, sid: int) -> bytes | None:
+        """Return the key of a stream; None if there is no such stream. O(number of keys)."""
+        return next(
+            (key for key, value in self.ks.keys.items() if isinstance(value, Stream) and value.sid == sid), None
+        )
+
+    def note_damage(self, error: DamagedNodeError) -> str:
+        """Record a damaged node that a read has met. Return the text of the error, with the key."""
+        self.disk.scrub.note(error.sid, error.first_ord, error.first_id, error.why)
+        key = self.key_of(error.sid)
+        return str(error) if key is None else error.of_key(key)
 
     def log_stats(self) -> dict[str, int | float | str]:
         """Return the statistics of the log; while the data is being replaced, those from before the replacement."""

@@ -22,7 +22,7 @@ from zlib import adler32, crc32
 
 import zstandard
 
-from resp.errors import CorruptError
+from resp.errors import CorruptError, DamagedNodeError
 from storage.model.ids import MASK64
 from storage.model.tombstones import Tombstones
 from storage.nodes import coder
@@ -303,10 +303,7 @@ def open_stored(
         ):
             raise CorruptError("the blob belongs to another node")
     except CorruptError as error:
-        raise CorruptError(
-            f"the store is damaged at stream {sid}, entries {first_ord} to {first_ord + count - 1}: {error}. "
-            "Restore the data directory from a backup or a replica."
-        ) from error
+        raise DamagedNodeError(sid, first_ord, first_id, count, str(error)) from error
     return node
 
 

@@ -7,6 +7,7 @@
     manifest  the file that defines a backup
     lock      permits one writer per target
     take      creates a backup, and removes old ones
+    datadirectory  lets tidelog-server verify a data directory
     restore   verifies a backup, and creates a data directory from it
 
 A target holds any number of backups, which share their files::

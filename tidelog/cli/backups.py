@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import click
 
-from tidelog.backup import manifest, take
+from tidelog.backup import datadirectory, manifest, take
 from tidelog.backup import restore as reading
 from tidelog.backup.manifest import BackupManifest
 from tidelog.backup.targets import BackupError, BackupTarget, target_at
@@ -97,18 +98,51 @@ def _row(found: BackupManifest, known: set[str]) -> list[str]:
 
 
 @click.command()
-@click.argument("backup")
-def verify(backup: str) -> None:  # a parameter, not the command of this name
-    """Read all files of a backup and verify their checksums.
+@click.argument("backup", metavar="BACKUP|DIR")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def verify(backup: str, as_json: bool) -> None:  # a parameter, not the command of this name
+    """Read all data of a backup, or of a data directory, and verify the checksums.
 
     BACKUP is TARGET/NAME, or TARGET for the newest backup. If a file is missing or damaged, the exit code is not 0, and
     the message names the file. The name of each file is the SHA-256 of its content.
+
+    DIR is the data directory of a server that does not run. Its store, journal, and WAL are read, and nothing is
+    changed. The exit code is 1 if any data is damaged, and the output lists all damage. A running server verifies its
+    store itself, see the directive scrub-rate.
+
+    \b
+      tidelog verify /var/lib/tidelog --json
     """
     with _reporting(), Progress() as progress:
+        if datadirectory.is_one(backup):
+            report = datadirectory.verify(backup, progress.show_bytes)
+            progress.end()
+            _print_verified(report, as_json)
+            return
         place, found = manifest.find(backup)
         reading.verify(place, found, progress.show_bytes)
         progress.end()
+        if as_json:
+            name = f"{place.shown}/{found.name}"
+            echo(json.dumps({"backup": name, "intact": True, "files": len(found.chunks), "bytes": found.size}))
+            return
         echo(f"{place.shown}/{found.name}: {counted(len(found.chunks), 'file')}, {size(found.size)}, all intact")
+
+
+def _print_verified(report: dict[str, Any], as_json: bool) -> None:
+    """Print the report on a data directory. Raises SystemExit with 1 if it is damaged."""
+    problems = report["problems"]
+    if as_json:
+        echo(json.dumps(report))
+    else:
+        for problem in problems:
+            echo(problem)
+        what = f"{report['directory']}: {size(report['bytes'])}, {counted(report['nodes'], 'node')}"
+        logged = f"{report['journal_batches'] + report['wal_batches']:,} batches of the log"
+        state = counted(len(problems), "problem") if problems else "all intact"
+        echo(f"{what} and {logged} up to log offset {report['log_offset']:,}: {state}")
+    if problems:
+        raise SystemExit(1)
 
 
 @click.command()

@@ -1,0 +1,270 @@
+"""The scrub: reads and verifies the whole store, while the server runs, with damage as its result.
+
+Rule 1: each step reads at most a given number of bytes (at least one entry) in a read transaction of its own, which
+ends before the entries are verified. A long transaction would keep LMDB from reusing pages.
+Rule 2: everything is read with plain reads (``lmdbreads``), so that damage never ends the process.
+Rule 3: damage is known until the same entry is read again and is sound, or is gone. This is checked after each
+checkpoint, and at the start. Known damage and the position survive a restart.
+Rule 4: an entry counts as at least SMALLEST bytes, because verifying it takes some microseconds however small it is.
+
+A pass begins a day after the previous one began. The first one begins a day after the directory was created. A step
+reads what the kernel has cached from its cache: damage on the disk is detected once the kernel reads it again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from zlib import crc32
+
+from persistence import directory as datadir
+from persistence.layout import CRC, NODE_KEY
+from persistence.lmdbfile import reported
+from persistence.lmdbpages import DamageError
+from persistence.lmdbreads import Found, MissedError, Snapshot
+from persistence.permissions import opener
+from persistence.store import Store
+from persistence.storecopy import DATABASES, NODES
+from resp.errors import CorruptError
+from storage.nodes.coded import check as check_rows
+from storage.nodes.coded import is_coded
+from storage.nodes.packed import new_decompressor, open_packed
+
+FILE: Final = "scrub"
+DAY_MS: Final = 24 * 3600 * 1000
+LONGEST_MS: Final = 6 * DAY_MS  # the rate is raised so that a pass takes no longer: with the pause, a week
+SMALLEST: Final = 1024  # see Rule 4
+SAVE_BYTES: Final = 64 << 20  # of reading, after which the position is saved
+MOST_DAMAGE: Final = 1000  # pieces of damage that are remembered; the rest is found again after a repair
+ATTEMPTS: Final = 5  # transactions, of which checkpoints may overtake each
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A damaged entry; or, if ``end`` is not empty, damaged pages with the keys from ``key`` to before ``end``."""
+
+    db: int
+    key: bytes
+    why: str
+    end: bytes | None = b""  # None: to the last key of the database
+
+    @property
+    def node(self) -> tuple[int, int, int] | None:
+        """The sid, first ordinal and first ID of a damaged node; None for other damage."""
+        if self.db != NODES or self.end != b"" or len(self.key) != NODE_KEY.size:
+            return None
+        sid, first_ord, first_id = NODE_KEY.unpack(self.key)
+        return sid, first_ord, int.from_bytes(first_id, "big")
+
+    def __str__(self) -> str:
+        if self.node is not None:
+            return f"node {self.node[1]} of stream {self.node[0]}: {self.why}"
+        place = f"entry {self.key!r}" if self.end == b"" else f"pages with the keys from {self.key!r}"
+        return f"{place} of {DATABASES[self.db].decode()}: {self.why}"
+
+
+class Scrub:
+    """The scrub of one store. step() and recheck() run in any thread, one at a time; the attributes are only read."""
+
+    def __init__(self, store: Store, directory: Path, keeps: bool = True) -> None:
+        """``keeps``: continue where the saved state ends, and save it."""
+        self.running = False  # a pass has begun and has not ended
+        self.began = 0  # ms since epoch of the pass that runs or ran last; 0: none yet
+        self.ended = 0  # ms since epoch of the end of the last pass; 0: none yet
+        self.passes = 0
+        self.read = 0  # bytes of this pass
+        self.total = 0  # bytes that this pass has to read, an estimate
+        self.cost = 0  # ``total``, see Rule 4
+        self.repaired = 0  # damaged nodes that became sound
+        self._store = store
+        self._directory = directory
+        self._at = (0, b"")  # database and key at which the next step begins
+        self._damage: dict[tuple[int, bytes], Damage] = {}
+        self._lock = threading.Lock()  # guards _damage
+        self._checked = -1  # log offset of the store at the last recheck
+        self._unsaved = 0  # bytes read since the state was saved
+        self._decompressor = new_decompressor()
+        self._keeps = keeps
+        if keeps:
+            self._load()
+
+    # -- state -----------------------------------------------------------------------------------------------
+    @property
+    def damage(self) -> list[Damage]:
+        with self._lock:
+            return list(self._damage.values())
+
+    @property
+    def damaged(self) -> int:
+        """The number of damaged entries and pages."""
+        return len(self._damage)
+
+    def note(self, sid: int, first_ord: int, first_id: int, why: str) -> None:
+        """Record a damaged node that a read has met. Any thread."""
+        self._add(Damage(NODES, NODE_KEY.pack(sid, first_ord, first_id.to_bytes(16, "big")), why))
+
+    def _add(self, damage: Damage) -> None:
+        with self._lock:
+            if len(self._damage) < MOST_DAMAGE:
+                self._damage.setdefault((damage.db, damage.key), damage)
+
+    def next_pass(self) -> int:
+        """Return when the next pass begins, in ms since epoch."""
+        began = self.began
+        if not began:
+            try:
+                began = int((self._directory / datadir.MARKER).stat().st_mtime * 1000)
+            except OSError:
+                return 1 << 62  # the directory is being created
+        return began + DAY_MS
+
+    def begin(self, now: int) -> None:
+        """Begin a pass, from the beginning. ``now``: ms since epoch."""
+        self.running, self.began = True, now
+        self._at, self.read = (0, b""), 0
+
+    def needs_recheck(self) -> bool:
+        return bool(self._damage) and self._checked != self._store.offset
+
+    def _load(self) -> None:
+        """Load the state that save() has written. A file that is missing or invalid is as none."""
+        try:
+            state: dict[str, Any] = json.loads((self._directory / FILE).read_text(encoding="ascii"))
+            at = int(state["db"]), bytes.fromhex(state["key"])
+            numbers = [int(state[name]) for name in ("began", "ended", "passes", "read", "repaired")]
+            damage = [
+                Damage(int(db), bytes.fromhex(key), str(why), None if end is None else bytes.fromhex(end))
+                for db, key, why, end in state["damage"]
+            ]
+            if not 0 <= at[0] < len(DATABASES) or not all(0 <= each.db < len(DATABASES) for each in damage):
+                return
+            running = bool(state["running"])
+        except (OSError, ValueError, TypeError, KeyError):
+            return
+        self.began, self.ended, self.passes, self.read, self.repaired = numbers
+        self.running, self._at = running, at
+        self._damage = {(each.db, each.key): each for each in damage}
+
+    def save(self) -> None:
+        """Save the state for the next start, without a sync. The caller has checked the files. Raises OSError."""
+        state = {
+            "running": self.running, "began": self.began, "ended": self.ended, "passes": self.passes,
+            "read": self.read, "repaired": self.repaired, "db": self._at[0], "key": self._at[1].hex(),
+            "damage": [
+                (each.db, each.key.hex(), each.why, None if each.end is None else each.end.hex())
+                for each in self.damage
+            ],
+        }  # fmt: skip
+        temporary = self._directory / f"{FILE}.new"
+        with open(temporary, "w", encoding="ascii", opener=opener) as file:
+            json.dump(state, file)
+        temporary.rename(self._directory / FILE)
+        self._unsaved = 0
+
+    # -- reading ---------------------------------------------------------------------------------------------
+    def step(self, most: int, now: int) -> int:
+        """Continue the pass by about ``most`` bytes, and at least one entry. Return their number (Rule 4).
+
+        ``now``: ms since epoch. Raises OSError; the same part is read again then.
+        """
+        before = self.damaged
+        db, start = self._at
+        found, rest = self._read(db, start, most)
+        cost = size = 0
+        for each in found:
+            cost += max(each.size, SMALLEST)
+            size += each.size
+            damage = self._problem(db, each)
+            if damage is not None:
+                self._add(damage)
+        self.read += size
+        self._unsaved += size
+        if rest is None:
+            db, rest = db + 1, b""
+        if db == len(DATABASES):
+            self.running, self.ended = False, now
+            self.passes += 1
+            db = 0
+        self._at = db, rest
+        if not self.running or self._unsaved >= SAVE_BYTES or self.damaged != before:
+            self._save_if_possible()
+        return cost
+
+    def recheck(self) -> None:
+        """Read all known damage again (Rule 3). Raises OSError."""
+        before, at = self.damaged, self._store.offset
+        for damage in self.damage:
+            found, _ = self._read(damage.db, damage.key, 1)
+            still = self._problem(damage.db, found[0]) if found else None
+            if still is None or (damage.end == b"" and still.key != damage.key):
+                with self._lock:
+                    self._damage.pop((damage.db, damage.key), None)
+                if found and found[0].key == damage.key:
+                    self.repaired += 1
+        self._checked = at
+        if self.damaged != before:
+            self._save_if_possible()
+
+    def _save_if_possible(self) -> None:
+        if self._keeps and (self._directory / datadir.MARKER).exists():
+            try:
+                self.save()
+            except OSError:
+                pass  # the next start begins where the saved state says, or from the beginning
+
+    def _read(self, db: int, start: bytes, most: int) -> tuple[list[Found], bytes | None]:
+        """Read about ``most`` bytes from a key on. Also return the key to continue at; None: the database has ended."""
+        for left in reversed(range(ATTEMPTS)):
+            try:
+                return self._attempt(db, start, most)
+            except MissedError as error:
+                if not left:
+                    return [Found(b"", b"", SMALLEST, None, f"its meta pages are damaged ({error})")], None
+            except DamageError as error:
+                return [Found(b"", b"", SMALLEST, None, str(error))], None
+        raise AssertionError("unreachable")
+
+    def _attempt(self, db: int, start: bytes, most: int) -> tuple[list[Found], bytes | None]:
+        store, found = self._store, list[Found]()
+        with store.reading():
+            fd = os.open(store.path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                with reported(store.path), store.env.begin() as txn:
+                    if not txn.id():  # nothing was ever written
+                        return [], None
+                    snapshot = Snapshot(fd, txn.id())
+                    totals = [snapshot.totals(name) for name in DATABASES]
+                    self.total = sum(size for size, _ in totals)
+                    self.cost = sum(max(size, entries * SMALLEST) for size, entries in totals)
+                    for each in snapshot.entries(DATABASES[db], start):
+                        found.append(each)
+                        most -= max(each.size, SMALLEST)
+                        if most <= 0:
+                            return found, each.end if each.why else each.key + b"\0"
+            finally:
+                os.close(fd)
+        return found, None
+
+    def _problem(self, db: int, found: Found) -> Damage | None:
+        """Verify an entry. Return the damage, or None if it is sound."""
+        key, value = found.key, found.value
+        if found.why:
+            return Damage(db, key, found.why, b"" if found.end == key + b"\0" else found.end)
+        try:
+            if db == NODES:
+                node = open_packed(value, self._decompressor)
+                if is_coded(value):
+                    check_rows(value)
+                if node.first_id == int.from_bytes(NODE_KEY.unpack(key)[2], "big"):
+                    return None
+                return Damage(db, key, "the blob belongs to another node")
+            if CRC.unpack_from(value)[0] == crc32(memoryview(value)[CRC.size :], crc32(key)):
+                return None
+        except (CorruptError, struct.error, ValueError) as error:
+            return Damage(db, key, str(error))
+        return Damage(db, key, "its checksum is wrong")
