@@ -216,6 +216,10 @@ INCOMPLETE = (
     "ERR this server has not caught up with a leader yet, so it may lack data: promote another replica, or send"
     " REPLICAOF NO ONE FORCE"
 )
+DAMAGED = (
+    "ERR the store of this server is damaged (INFO scrub_damaged): promote another replica, or send"
+    " REPLICAOF NO ONE FORCE"
+)
 FAILOVER_FORCE = "ERR FAILOVER with force option requires both a timeout and target HOST and IP."
 SYNC_UNSUPPORTED = (
     "ERR SYNC is not supported: replicas of this server are tidelog servers, which send PSYNC. There are no RDB files; "

@@ -126,6 +126,8 @@ class Roles(ServerPart):
             return
         if not (force or self._link.complete):
             raise CommandError(errors.INCOMPLETE)
+        if not force and self._data.disk.scrub.damaged:
+            raise CommandError(errors.DAMAGED)
         self.become_leader()
 
     def become_leader(self) -> None:

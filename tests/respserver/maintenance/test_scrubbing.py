@@ -108,7 +108,7 @@ def test_damage_is_in_info_and_in_the_log_and_reads_name_it(server: RunningServe
         found = c("TRANGE", "s", ids[50], ids[51])
         where = f"stream 1 (key 's'), entries 50 to 59 (IDs from {ids[50].decode()})"
         assert found.startswith(f"ERR damaged data: the store is damaged at {where}")
-        assert len(c("TRANGE", "s", ids[40], ids[49])) == 10
+        assert len(c("TRANGE", "s", ids[40], ids[48])) == 9
         assert len(c("TRANGE", "other", "-", "+")) == 1
         assert c("TAPPEND", "s", "body", "more")
         damage_node(Path(server.server.config.dir))  # flips the bit back
@@ -132,3 +132,5 @@ def test_a_replica_with_damage_has_priority_zero(server: RunningServer) -> None:
         damage_node(Path(server.server.config.dir))
         run_pass(server)
         assert info(c)["slave_priority"] == "0"
+        assert c("REPLICAOF", "NO", "ONE").startswith("ERR the store of this server is damaged")
+        assert c("REPLICAOF", "NO", "ONE", "FORCE") == b"OK"
