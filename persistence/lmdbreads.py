@@ -32,7 +32,7 @@ class MissedError(Exception):
     """The transaction is no longer one of the last two. Begin another one."""
 
 
-class Snapshot(Walk):
+class StoreSnapshot(Walk):
     """The databases of a file as of one transaction."""
 
     def __init__(self, fd: int, transaction: int) -> None:

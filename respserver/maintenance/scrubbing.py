@@ -39,16 +39,15 @@ class Scrubbing(ServerPart):
         mono, rate, scrub = self._clock.mono(), self.rate(), self._data.disk.scrub
         self._credit = min(self._credit + rate * (mono - self._then) / 1000, rate * SLICE_MS / 1000)
         self._then = mono
-        if self._task is not None or mono < self._not_before or self._data.disk.check_files() is not None:
-            return
-        if scrub.needs_recheck():
-            self._start(scrub, 0, now)
+        if self._task is not None or mono < self._not_before:
             return
         if rate and not scrub.running and now >= scrub.next_pass():
             self._logger.verbose("Scrub: verifying the store")
             scrub.begin(now)
-        if rate and scrub.running and self._credit >= min(STEP, rate // 10):
-            self._start(scrub, min(STEP, int(self._credit)), now)
+        again = scrub.needs_recheck()
+        due = again or (rate and scrub.running and self._credit >= min(STEP, rate // 10))
+        if due and self._data.disk.check_files() is None:  # a step opens the file by its path
+            self._start(scrub, 0 if again else min(STEP, int(self._credit)), now)
 
     def _start(self, scrub: Scrub, most: int, now: int) -> None:
         """Start a step of ``most`` bytes; 0: check known damage again."""

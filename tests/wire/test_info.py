@@ -343,7 +343,43 @@ def fails_over(w: World) -> None:
     assert w.me("FAILOVER", "TIMEOUT", 60_000) == b"OK"
 
 
+def begin_scrub(w: World) -> None:
+    w.me("TAPPEND", "scrubbed", "f", "v")
+    w.me("SAVE")
+    w.set("scrub-rate", "20", "8388608")
+    w.hand.call(lambda: w.hand.server.data.disk.scrub.begin(w.hand.server.clock.now()))
+    w.hand.advance(1000)
+
+
+def end_scrub(w: World) -> None:
+    scrub = w.hand.server.data.disk.scrub
+    w.hand.call(lambda: scrub.begin(w.hand.server.clock.now()))
+    until = time.monotonic() + 20
+    while scrub.running and time.monotonic() < until:
+        w.hand.advance(1000)
+
+
+def damage(w: World) -> None:
+    """A node that only seems to be damaged: after the next checkpoint, it is read again."""
+    w.me("DEL", "scrubbed")
+    first_id = int(w.me("TAPPEND", "scrubbed", "f", "v").split(b".")[0]) << 64
+    w.me("SAVE")
+    sid = w.hand.call(lambda: w.hand.server.data.ks.keys[b"scrubbed"].sid)  # type: ignore[union-attr]
+    w.hand.call(lambda: w.hand.server.data.disk.scrub.note(sid, 0, first_id, "it is not"))
+
+
+def repair(w: World) -> None:
+    damage(w)
+    w.me("TAPPEND", "scrubbed", "f", "v")
+    w.me("SAVE")
+    w.hand.advance(1000)
+
+
 MOVES: list[tuple[Step, dict[str, Check]]] = [
+    (begin_scrub, {"scrub_running": became("1"), "scrub_percent": grew, "scrub_rate": fell}),
+    (end_scrub, {"scrub_passes": grew, "scrub_last_end_time": grew}),
+    (damage, {"scrub_damaged": grew}),
+    (repair, {"scrub_repaired": grew}),
     (connects, {"connected_clients": grew, "total_connections_received": grew, "mem_clients_normal": grew}),
     (commands, {
         "total_commands_processed": grew, "total_net_input_bytes": grew, "total_net_output_bytes": grew,
@@ -417,7 +453,6 @@ MOVES: list[tuple[Step, dict[str, Check]]] = [
     (histories_part, {"sync_partial_err": grew}),
     (fails_over, {"master_failover_state": became("waiting-for-sync")}),
 ]  # fmt: skip
-
 
 
 # -- what is done to the replica, and seen there ------------------------------------------------------------------
