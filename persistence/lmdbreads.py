@@ -32,7 +32,7 @@ class MissedError(Exception):
     """The transaction is no longer one of the last two. Begin another one."""
 
 
-class StoreSnapshot(Walk):
+class LmdbSnapshot(Walk):
     """The databases of a file as of one transaction."""
 
     def __init__(self, fd: int, transaction: int) -> None:

@@ -26,7 +26,7 @@ from persistence import directory as datadir
 from persistence.layout import CRC, NODE_KEY
 from persistence.lmdbfile import reported
 from persistence.lmdbpages import DamageError
-from persistence.lmdbreads import Found, MissedError, StoreSnapshot
+from persistence.lmdbreads import Found, MissedError, LmdbSnapshot
 from persistence.permissions import opener
 from persistence.store import Store
 from persistence.storecopy import DATABASES, NODES
@@ -237,7 +237,7 @@ class Scrub:
                 with reported(store.path), store.env.begin() as txn:
                     if not txn.id():  # nothing was ever written
                         return [], None
-                    snapshot = StoreSnapshot(fd, txn.id())
+                    snapshot = LmdbSnapshot(fd, txn.id())
                     totals = [snapshot.totals(name) for name in DATABASES]
                     self.total = sum(size for size, _ in totals)
                     self.cost = sum(max(size, entries * SMALLEST) for size, entries in totals)
