@@ -26,7 +26,7 @@ from persistence import directory as datadir
 from persistence.layout import CRC, NODE_KEY
 from persistence.lmdbfile import reported
 from persistence.lmdbpages import DamageError
-from persistence.lmdbreads import Found, MissedError, LmdbSnapshot
+from persistence.lmdbreads import Found, LmdbSnapshot, MissedError
 from persistence.permissions import opener
 from persistence.store import Store
 from persistence.storecopy import DATABASES, NODES
