@@ -27,7 +27,8 @@ from persistence.layout import NODE_KEY, U64
 from resp.errors import CorruptError
 
 MOST_NODES = 64  # nodes of a run: the leader sends all of them again if one of them differs
-CHUNK = 1 << 14  # maximum bytes of a chunk of runs, which describe about 100 MB of nodes
+CHUNK = 1 << 14  # maximum bytes of a chunk of runs
+MOST_RUNS = 1 << 24  # of a report: 500 GB of short streams, or 4 TB of long ones (see ``ownnodes``)
 DIGEST = 16  # bytes
 RUN = Struct(f">{NODE_KEY.size}sI{DIGEST}s")
 
@@ -64,12 +65,16 @@ class RunDigest:
 
 
 class ReportedRuns:
-    """The runs that a replica has reported, at its leader: at most one chunk at a time."""
+    """The runs that a replica has reported, at its leader: at most one chunk at a time.
+
+    A report ends after MOST_RUNS runs, so that no replica can report for ever. All later nodes are then sent.
+    """
 
     def __init__(self) -> None:
         self.ended = False  # the replica has reported everything
         self._runs: deque[Run] = deque()
         self._last = b""
+        self._left = MOST_RUNS
 
     @property
     def exhausted(self) -> bool:
@@ -80,7 +85,8 @@ class ReportedRuns:
         """Add a chunk; the empty one is the end. Raises CorruptError if it is invalid."""
         if self.ended or len(chunk) > CHUNK or len(chunk) % RUN.size:
             raise CorruptError("the report of the replica's nodes has an invalid size")
-        self.ended = not chunk
+        self._left -= len(chunk) // RUN.size
+        self.ended = not chunk or self._left <= 0
         for fields in RUN.iter_unpack(chunk):
             run = Run(*fields)
             if run.last <= self._last or not 0 < run.nodes <= MOST_NODES:

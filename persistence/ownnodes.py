@@ -17,7 +17,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from persistence.layout import CRC, STREAM, U64
+from persistence.layout import CRC, NODE_KEY, STREAM, U64
 from persistence.noderuns import CHUNK, MOST_NODES, RUN, Run, RunDigest
 from persistence.storecopy import NODES, STREAMS, StoreSnapshot
 from resp.errors import CorruptError
@@ -25,6 +25,7 @@ from resp.errors import CorruptError
 SHORT = 2  # nodes of a short stream
 LONGEST_RUN = 1 << 18  # bytes of nodes after which a run ends
 LONGEST_SHARED = 1 << 15  # the same if the run has the nodes of several short streams
+AT_ONCE = 1 << 24  # bytes of nodes after which a chunk ends: whoever stops the copy waits until they are read
 
 
 class OtherNodesError(CorruptError):
@@ -34,21 +35,23 @@ class OtherNodesError(CorruptError):
 class OwnNodes(StoreSnapshot):
     """The nodes as of one point in time. Any thread may use them, one at a time."""
 
-    _source: Iterator[Run] | None = None  # the runs that have not been reported
+    _source: Iterator[tuple[Run, int]] | None = None  # the runs that have not been reported, and their bytes
 
     def chunk(self) -> bytes:
         """Return the next runs; b"" after the last one. Raises OSError, CorruptError."""
         if self._source is None:
             self._source = self._runs()
         parts: list[bytes] = []
+        left = AT_ONCE
         with self.reading():
-            for run in self._source:
+            for run, size in self._source:
                 parts.append(RUN.pack(*run))
-                if len(parts) == CHUNK // RUN.size:
+                left -= size
+                if left <= 0 or len(parts) == CHUNK // RUN.size:
                     break
         return b"".join(parts)
 
-    def _runs(self) -> Iterator[Run]:
+    def _runs(self) -> Iterator[tuple[Run, int]]:
         run = RunDigest()
         sid = -1
         position = total = 0  # nodes of the stream before this one, and in all
@@ -64,12 +67,12 @@ class OwnNodes(StoreSnapshot):
             else:
                 most, longest = min(MOST_NODES, max(1, min(position, total - position) // 2)), LONGEST_RUN
             if run.count and (not joined or run.count >= most or run.size >= longest):
-                yield run.run()
+                yield run.run(), run.size
                 run = RunDigest()
             run.add(key, bytes(raw_blob))
             position += 1
         if run.count:
-            yield run.run()
+            yield run.run(), run.size
 
     def _nodes_of(self, sid: int) -> int:
         """Return the number of a stream's nodes; 0 if it is unknown, because the stream is damaged."""
@@ -88,7 +91,7 @@ class OwnNodes(StoreSnapshot):
         run = RunDigest()
         with self.reading():
             cursor = self._txn.cursor(db=self._databases[NODES])
-            there = bool(first) and cursor.set_range(first)
+            there = len(first) == NODE_KEY.size and cursor.set_range(first)
             while there and (key := bytes(cursor.key())) <= last and run.count <= MOST_NODES:
                 found.append((key, bytes(cursor.value())))
                 run.add(*found[-1])

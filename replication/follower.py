@@ -325,14 +325,17 @@ class LeaderFollower:
         owner, loop = self.owner, asyncio.get_running_loop()
         noted = loop.time()
         work: asyncio.Future[Any] | None = None
+        reporting = own is not None
         try:
             while True:
                 frame = await self._next(link)
                 if frame.kind == frames.DONE:
                     break
-                if own is not None and frame.kind == frames.REPORT:
+                if own is not None and reporting and frame.kind == frames.REPORT:
                     work = loop.run_in_executor(None, own.chunk)
-                    link.send(request("REPLCONF", "NODES", await asyncio.shield(work)))
+                    chunk = await asyncio.shield(work)
+                    link.send(request("REPLCONF", "NODES", chunk))
+                    reporting = bool(chunk)  # a request after the end of the report is an error
                     continue
                 payload = _part_of_copy(frame, frames.PIECE, answer.offset)
                 work = loop.run_in_executor(None, incoming.add, payload)

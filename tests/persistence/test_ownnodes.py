@@ -73,6 +73,18 @@ def test_invalid_reports(chunks: list[bytes], reason: str) -> None:
         runs.add(chunks[-1])
 
 
+def test_a_report_is_not_endless(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("persistence.noderuns.MOST_RUNS", 3)
+    runs = ReportedRuns()
+    runs.add(run(1) + run(2))
+    assert not runs.ended
+    runs.add(run(3) + run(4))
+    assert runs.ended
+    assert runs.at(key(4)) == Run(key(4), 1, NONE)
+    assert runs.at(key(5)) is None
+    assert not runs.exhausted
+
+
 @contextmanager
 def own_nodes(store: Store) -> Iterator[OwnNodes]:
     own = store.own_nodes()
@@ -118,6 +130,18 @@ def test_the_report_ends_with_the_store(tmp_path: Path) -> None:
         own = log.store.own_nodes()
     with pytest.raises(OSError, match="the store was closed"):
         own.chunk()
+
+
+def test_a_chunk_ends_after_some_bytes(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever stops the copy waits until the nodes of one chunk are read."""
+    with own_nodes(pair.own_log.store) as own:
+        everything = own.chunk()
+        assert own.chunk() == b""
+    monkeypatch.setattr("persistence.ownnodes.AT_ONCE", 3000)
+    with own_nodes(pair.own_log.store) as own:
+        chunks = list(iter(own.chunk, b""))
+    assert b"".join(chunks) == everything
+    assert len(chunks) > 5
 
 
 # -- copies ----------------------------------------------------------------------------------------------------
@@ -197,6 +221,13 @@ def test_only_differences_are_received(pair: Pair) -> None:
     assert received < reused
 
 
+def test_nodes_after_the_longest_report_are_received(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("persistence.noderuns.MOST_RUNS", 6)
+    monkeypatch.setattr("persistence.ownnodes.AT_ONCE", 1)  # one run in a chunk
+    received, reused = copied(pair)
+    assert 0 < reused < received
+
+
 def test_a_replica_without_nodes_in_common(pair: Pair) -> None:
     pair.own_ks.flush()
     append(pair.own_ks, b"other", 100)
@@ -226,7 +257,14 @@ def references(first: bytes, last: bytes, digest: bytes = NONE) -> bytes:
 
 @pytest.mark.parametrize(
     ("first", "last"),
-    [(key(0), key(1 << 60)), (b"", b"\xff" * 32), (key(5), key(0)), (key(0, 99), key(9, 99)), (b"", b"")],
+    [
+        (key(0), key(1 << 60)),
+        (b"", b"\xff" * 32),
+        (key(5), key(0)),
+        (key(0, 99), key(9, 99)),
+        (b"", b""),
+        (b"\0" * 600, b"\xff" * 32),
+    ],
 )
 def test_references_to_nodes_that_are_not_there(pair: Pair, first: bytes, last: bytes) -> None:
     with own_nodes(pair.own_log.store) as own:

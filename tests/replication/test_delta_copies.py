@@ -9,9 +9,10 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from persistence.noderuns import CHUNK, RUN
+from persistence.noderuns import CHUNK, MOST_NODES, RUN
 from persistence.storecopy import ENTRY, NODES, REUSED
-from replication.frames import COPY, COPY_BODY, DONE, PIECE, REPORT, encode
+from persistence.storecopy import entries as entries_of
+from replication.frames import COPY, COPY_BODY, DONE, DONE_BODY, PIECE, REPORT, encode
 from replication.handshake import DELTA, request
 from tests.replication.cluster import Cluster, Node, assert_same, cluster, in_sync, wait_until
 from tests.replication.fakeleader import ID, FakeLeader, copy
@@ -251,6 +252,23 @@ def test_a_report_that_was_not_requested(shared: Node, capabilities: list[bytes]
     wait_until(lambda: any("were not requested" in line for line in shared.output[lines:]), "the leader says why")
 
 
+def test_a_report_of_other_nodes(shared: Node) -> None:
+    """The leader sends all nodes, whatever the digests are of."""
+    with Replica(shared.port) as replica:
+        introduced(replica, DELTA)
+        assert replica.ask("PSYNC", "?", -1).endswith(b" DELTA")
+        reports = [RUN.pack(KEYS[0], 1, NO_DIGEST), RUN.pack(b"\xff" * 32, MOST_NODES, NO_DIGEST), b""]
+        found: list[int] = []
+        while (frame := replica.frame(PIECE, REPORT, DONE)).kind != DONE:
+            if frame.kind == REPORT:
+                replica.sock.sendall(request("REPLCONF", "NODES", reports.pop(0)))
+            else:
+                found += [db for db, _, _ in entries_of(frame.payload)]
+        assert REUSED not in found
+        assert NODES in found
+        assert (len(found),) == DONE_BODY.unpack(frame.payload)
+
+
 # -- leaders that break the protocol -------------------------------------------------------------------------
 def answer(delta: bytes, *frames: bytes) -> bytes:
     return copy(9, encode(COPY, 9, COPY_BODY.pack(1, 1)), *frames).replace(b" 9\r\n", b" 9" + delta + b"\r\n", 1)
@@ -265,6 +283,7 @@ LEADERS = {
     "a reference to nodes that are not there": (answer(b" DELTA", reference(KEYS[0], KEYS[1])), "does not have", False),
     "a reference instead of a copy": (answer(b"", reference(KEYS[0], KEYS[1])), "not reported", True),
     "a request for a report instead of a copy": (answer(b"", encode(REPORT, 9)), "in the middle of a copy", True),
+    "a request after the end of the report": (answer(b" DELTA", *[encode(REPORT, 9)] * 9), "middle of a copy", True),
     "an unknown kind of copy": (answer(b" DELTAS"), "answered PSYNC with", True),
 }
 
