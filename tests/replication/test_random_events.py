@@ -138,10 +138,11 @@ class Storm:
             nonlocal incomplete
             try:
                 new.lead()
-            except redis.ResponseError as error:  # it catches up only while the old leader runs
-                incomplete = killed and "has not caught up" in str(error)
-                if not incomplete:
+            except redis.ResponseError as error:
+                if "has not caught up" not in str(error):
                     raise
+                incomplete = killed  # it catches up only while the old leader runs
+                return killed
             return True
 
         wait_until(promoted, f"{new} accepts REPLICAOF NO ONE")  # it may be loading a copy
