@@ -66,7 +66,7 @@ def case(seed: int, kind: str | None = None) -> Case:
     faults = [*HARMLESS, *KILLS, "power", "blackout"]
     faults = chance.sample(faults, chance.randint(1, len(faults)))
     if kind != "one leader":
-        faults += ["promote"] * chance.randint(1, 3)
+        faults += ["promote"] * chance.randint(1, 3) + ["diverge"] * chance.randint(0, 2)
     works = ["appends", *chance.choices(list(WORKS), k=chance.randint(1, 4))]
     if kind == "redelivery":
         works = ["redelivery", "redelivery", "groups", "expiry"]

@@ -184,15 +184,36 @@ class Faults:
         if before == "kill":
             old.kill(power=self._survivable and self.random.random() < 0.5)
         elif before == "isolate":  # clients still write to it, and the replicas get nothing of that
-            hosts = [member.host for member in self.members if member is not old]
-            isolated = {(old.host, host) for host in hosts} | {(host, old.host) for host in hosts}
-            self.loop.network.blocked |= isolated
+            isolated = self._isolate(old)
             await self.moment(2.0)
         await self._promote(old, term)
         if isolated:
             await self.moment()
             self.loop.network.blocked -= isolated
             await self.assign(self.directory.leader)
+
+    async def diverge(self) -> None:
+        """Let clients write to an old leader that is isolated. It rejoins with other data in its store than the new
+        one, so that it gets a copy of the differences."""
+        directory = self.directory
+        old, term = directory.leader, directory.term
+        for member in self.members:
+            await asked(self.loop, member, "BGSAVE")
+        isolated = self._isolate(old)
+        await self.moment(2.0)
+        await asked(self.loop, old, "BGSAVE")
+        await self._promote(old, term)
+        await self.moment(2.0)
+        await asked(self.loop, directory.leader, "BGSAVE")
+        self.loop.network.blocked -= isolated
+        await self.assign(directory.leader)
+
+    def _isolate(self, member: Member) -> set[tuple[str, str]]:
+        """Cut a member's connections to the other members. Return the directions that are now blocked."""
+        hosts = [other.host for other in self.members if other is not member]
+        isolated = {(member.host, host) for host in hosts} | {(host, member.host) for host in hosts}
+        self.loop.network.blocked |= isolated
+        return isolated
 
     async def _promote(self, old: Member, term: int) -> None:
         directory = self.directory
@@ -221,12 +242,14 @@ class Faults:
         await self.assign(new)
 
     async def assign(self, leader: Member, patience: float = 20.0) -> None:
-        """Tell all members their roles, as long as this one leads."""
+        """Tell all members their roles, as long as this one leads. If members were promoted, the operator has chosen
+        this one's data, even if another member has more."""
         end = self.loop.virtual + patience
         left = list(self.members)
         while left and self.directory.leader is leader and self.loop.virtual < end:
             for member in list(left):
-                words = ("NO", "ONE") if member is leader else (leader.host, PORT)
+                force = ("FORCE",) if self._promotes else ()
+                words = ("NO", "ONE") if member is leader else (leader.host, PORT, *force)
                 if member.running and await asked(self.loop, member, "REPLICAOF", *words) is not None:
                     left.remove(member)
             await asyncio.sleep(0.1)

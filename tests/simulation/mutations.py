@@ -5,7 +5,7 @@ A mutation is a function here that returns the patches of one broken rule, and a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +14,9 @@ from unittest.mock import patch
 from persistence.fullcopy import READY, Incoming
 from persistence.history import History
 from persistence.log import Log
+from persistence.noderuns import MOST_NODES
+from persistence.ownnodes import OwnNodes
+from persistence.storecopy import NODES, StoreCopy
 from replication.feed import ReplicaFeed
 from respserver.roles.link import LeaderLink
 from respserver.roles.replicas import Replicas
@@ -124,6 +127,27 @@ def copy_in_place_too_early() -> list[Patch]:
     return [(Incoming, "finish", early)]
 
 
+def unequal_nodes_are_reused() -> list[Patch]:
+    """Only the keys of nodes decide whether they are equal, at the leader and at the replica."""
+
+    def is_equal(copy: Any, db: Any, first: bytes, run: Any) -> Generator[int, None, bool]:
+        cursor, last, count = copy._txn.cursor(db=db), b"", 0
+        there = cursor.set_range(first)
+        while there and cursor.key() <= run.last and count <= MOST_NODES:
+            last, count = bytes(cursor.key()), count + 1
+            there = cursor.next()
+        yield 1
+        return (last, count) == (run.last, run.nodes)
+
+    def take(own: Any, first: bytes, last: bytes, digest: bytes) -> list[tuple[bytes, bytes]]:
+        with own.reading():
+            cursor = own._txn.cursor(db=own._databases[NODES])
+            cursor.set_range(first)
+            return [(bytes(key), bytes(blob)) for key, blob in cursor if bytes(key) <= last]
+
+    return [(StoreCopy, "_is_equal", is_equal), (OwnNodes, "take", take)]
+
+
 def _case(kind: str, *faults: str, **options: Any) -> Case:
     return Case(0, kind, faults, **{"works": ("appends", "groups"), "seconds": 2.0, **options})
 
@@ -143,5 +167,10 @@ MUTATIONS: dict[str, Mutation] = {
         copy_in_place_too_early,
         _case("one leader", "kill_in_copy", "kill_in_copy", "checkpoint", "partition", "kill", backlog=1, seconds=4.0),
         1,
+    ),
+    "unequal nodes are reused": Mutation(
+        unequal_nodes_are_reused,
+        _case("promotions", "diverge", "diverge", "kill", node_entries=4, seconds=4.0, backlog=1),
+        5,
     ),
 }
