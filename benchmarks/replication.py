@@ -52,6 +52,8 @@ MARK_SECONDS = 0.005  # between two looks at the lag
 PACE = 0.001  # seconds between two packets of the paced load
 BLOCKED_SECONDS = 0.001  # after which the reader's command has surely been taken
 PATIENCE = 600.0
+LOST = 100  # entries of the old leader that the new one lacks
+AWAY = 6000  # entries that the new leader takes before the old one returns: a minute with 100 appends a second
 
 
 def p99(values: list[float]) -> float:
@@ -292,6 +294,41 @@ def copy(runs: int, size: int, peer_binary: str | None) -> Rows:
     return rows
 
 
+def rejoin(runs: int, size: int, peer_binary: str | None) -> Rows:
+    """An old leader that has entries of its own returns after a failover: what the new leader sends to it."""
+    what = f"rejoining after a failover, {size:,} entries"
+    rows: Rows = {
+        Row(f"{what}, seconds", True, ".2f"): defaultdict(list),
+        Row(f"{what}, MB from the leader", True, ".2f"): defaultdict(list),
+        Row(f"{what}, % of a full copy", True, ".2f"): defaultdict(list),
+    }
+    with leaders("everysec", peer_binary) as peers:
+        for peer in peers:
+            fill(peer, size)
+            settled(peer)
+            there = size
+            for _ in steps(runs, f"rejoining, {peer.name}"):
+                with replica_of(peer, follow=False) as replica:
+                    _, whole = copied(peer, replica, there)
+                    with replica.client() as new, peer.client() as old:
+                        new.execute_command("REPLICAOF", "NO", "ONE")
+                        append(old, peer, LOST)
+                        append(new, replica, AWAY)
+                    there += AWAY
+                    seconds, sent = copied(replica, peer, there)
+                    with peer.client() as old:
+                        old.execute_command("REPLICAOF", "NO", "ONE")
+                for name, value in zip(rows, (seconds, sent / 1e6, 100 * sent / whole), strict=True):
+                    rows[name][peer.name].append(value)
+    return rows
+
+
+def append(client: redis.Redis, peer: Peer, count: int) -> None:
+    """Add single entries to the stream."""
+    for _ in range(count):
+        client.execute_command(*append_words(peer, "s"), *SENSOR)
+
+
 def paced_latencies(peer: Peer, key: str, until: Callable[[], bool]) -> list[float]:
     """Milliseconds of single appends, one each millisecond at most, until it is over."""
     command = pack(*append_words(peer, key), *SENSOR)
@@ -403,7 +440,7 @@ def seconds_without_leader(peer: Peer, port: int) -> float:
 
 
 # -- the program -------------------------------------------------------------------------------------------------
-NAMES = ("lag", "throughput", "copy", "latency", "failover")
+NAMES = ("lag", "throughput", "copy", "rejoin", "latency", "failover")
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -412,7 +449,7 @@ NAMES = ("lag", "throughput", "copy", "latency", "failover")
 @click.option("--rate", default=20_000, show_default=True, help="Appends a second while the lag is measured.")
 @click.option("--seconds", default=5.0, show_default=True, help="Of each run of lag.")
 @click.option("--requests", default=100_000, show_default=True, help="Appends a run of throughput.")
-@click.option("--size", default=1_000_000, show_default=True, help="Entries of copy.")
+@click.option("--size", default=1_000_000, show_default=True, help="Entries of copy and rejoin.")
 @click.option("--latency-size", default=5_000_000, show_default=True, help="Entries of latency.")
 @click.option("--peer-binary", default=None, help="Another redis-server to compare with.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the figures there.")
@@ -426,6 +463,7 @@ def main(
     lag         time from the leader's reply until a waiting reader at the replica has the entry; p50, p99
     throughput  appends a second with one replica and without, and their ratio
     copy        a full copy to an empty replica
+    rejoin      the copy to an old leader that returns after a failover
     latency     latency of appends during a large copy, and without one
     failover    time from the SIGKILL of the leader to the first write after Sentinel's failover
 
@@ -441,6 +479,7 @@ def main(
         "lag": lambda: lag(runs, rate, seconds, peer_binary),
         "throughput": lambda: throughput(runs, requests, peer_binary),
         "copy": lambda: copy(runs, size, peer_binary),
+        "rejoin": lambda: rejoin(runs, size, peer_binary),
         "latency": lambda: latency(1, latency_size, peer_binary),
         "failover": lambda: failover(runs, peer_binary),
     }

@@ -134,10 +134,10 @@ def test_acknowledgements_of_jetstream() -> None:
 def test_replication(tmp_path: Path, tools: None) -> None:
     file = tmp_path / "found.json"
     tiny = ("--runs", "1", "--rate", "200", "--seconds", "1", "--size", "2000", "--json", file)
-    out = bench("replication", "lag", "copy", *tiny).stdout
+    out = bench("replication", "lag", "copy", "rejoin", *tiny).stdout
     found = json.loads(file.read_text())
     assert found["servers"]["tidelog"]["from"] == f"the checkout {ROOT}"
-    assert len(found["rows"]) == 8
+    assert len(found["rows"]) == 11
     for row in found["rows"]:
         assert f"| {row['workload']}" in out
         assert list(row["figures"]) == ["tidelog", "redis"]
