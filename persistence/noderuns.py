@@ -28,7 +28,7 @@ from resp.errors import CorruptError
 
 MOST_NODES = 64  # nodes of a run: the leader sends all of them again if one of them differs
 CHUNK = 1 << 14  # maximum bytes of a chunk of runs
-MOST_RUNS = 1 << 24  # of a report: 500 GB of short streams, or 4 TB of long ones (see ``ownnodes``)
+MOST_RUNS = 1 << 24  # of a report, which then has 870 MB
 DIGEST = 16  # bytes
 RUN = Struct(f">{NODE_KEY.size}sI{DIGEST}s")
 
