@@ -13,6 +13,7 @@ from pathlib import Path
 from persistence.log import Log, LogOptions, Recovered
 from storage.groups.group import Group
 from storage.keyspace.keyspace import Keyspace
+from storage.model.entries import entry_wire, id_bulk
 from storage.nodes.cache import NodeCache
 from storage.nodes.pool import NodePool, NodeStore
 from storage.streams.stream import Stream
@@ -39,6 +40,16 @@ def append(ks: Keyspace, key: bytes, count: int, pad: int = 0) -> Stream:
         ms = stream.last_ms + 1
         ks.append(key, stream, ms, 0, wire(f"{key.decode()} {ms} {'x' * pad}"))
     return stream
+
+
+def readings(ks: Keyspace, key: bytes, count: int) -> bytes:
+    """Add entries that are coded; returns their bytes."""
+    stream, added = append(ks, key, 0), []
+    for at in range(count):
+        ms = stream.last_ms + 1 + at % 3
+        added.append(entry_wire(id_bulk(ms, 0), [b"sensor", b"%02d" % (at % 10), b"t", b"%.1f" % (at * 7 % 90 / 10)]))
+        ks.append(key, stream, ms, 0, added[-1])
+    return b"".join(added)
 
 
 def delete(ks: Keyspace, key: bytes, ordinals: Iterable[int]) -> None:

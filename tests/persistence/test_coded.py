@@ -14,27 +14,15 @@ from persistence.layout import U64, signed
 from persistence.store import Store
 from persistence.storecopy import META, NODES, Entry, UnknownDatabaseError, entries
 from resp.errors import CorruptError
-from storage.keyspace.keyspace import Keyspace
-from storage.model.entries import entry_wire, id_bulk
 from storage.nodes import coder
 from storage.nodes.coded import is_coded
-from tests.persistence.datakit import RING, append, checkpoint, delete, keyspace, opened
+from tests.persistence.datakit import RING, append, checkpoint, delete, keyspace, opened, readings
 from tests.persistence.test_fullcopy import packed
 from tests.storage.nodes.test_coded import forged
 
 pytestmark = pytest.mark.skipif(not coder.CODES, reason="nothing is compiled here: no node is coded")
 
 OURS = History("a" * 40, [("b" * 40, 17)])
-
-
-def readings(ks: Keyspace, key: bytes, count: int) -> bytes:
-    """Add entries that are coded; returns their bytes."""
-    stream, added = append(ks, key, 0), []
-    for at in range(count):
-        ms = stream.last_ms + 1 + at % 3
-        added.append(entry_wire(id_bulk(ms, 0), [b"sensor", b"%02d" % (at % 10), b"t", b"%.1f" % (at * 7 % 90 / 10)]))
-        ks.append(key, stream, ms, 0, added[-1])
-    return b"".join(added)
 
 
 @pytest.fixture

@@ -8,8 +8,7 @@ import pytest
 
 from replication import frames as servers
 from storage.nodes.node import BODY
-from tests.persistence.datakit import append, checkpoint, group, opened
-from tests.persistence.test_coded import readings
+from tests.persistence.datakit import append, checkpoint, group, opened, readings
 from tidelog.backup.frames import (
     ALIVE,
     BATCH,
