@@ -1,6 +1,11 @@
 # Sourced by test and test-compiled: `tests PYTHON ARGS` runs pytest, four tests at a time: they wait for servers more
 # than they compute. `tests_again PYTHON ARGS` does the same, and what failed is run once more with nothing beside it, as
 # CPython's own test runner does. What fails again has failed. What passes then is named: it is worth a look.
+# `tests_twice PYTHON EXTRAS` runs all tests, then the server's tests compiled, and ends the script.
+
+# Images of containers often set this. Without bytecode, each server and program that a test starts compiles its modules
+# again, and each of pytest's processes rewrites all assertions: 26 s of computation instead of 8.
+unset PYTHONDONTWRITEBYTECODE
 
 tests() {
     python=$1
@@ -18,4 +23,15 @@ tests_again() {
     echo "Failed among others, and now run alone:" >&2
     sed -n 's/^ *\("[^ ].*"\): true,\{0,1\}$/    \1/p' "$failed" >&2
     (set -x; "$1" -m pytest -n 1 --last-failed --last-failed-no-failures none)
+}
+
+# Tests wait more than they compute: the compilation, of three minutes, is done beside them with the lowest priority.
+tests_twice() {
+    EXTRAS=$2 COMPILED=only nice -n 19 scripts/test-compiled >.venv/compiled.log 2>&1 &
+    compiler=$!
+    result=0
+    tests_again "$1" || result=$?
+    wait "$compiler" || { cat .venv/compiled.log >&2; [ "$result" != 0 ] || result=1; }
+    [ "$result" = 0 ] || exit "$result"
+    EXTRAS=$2 COMPILED=before exec scripts/test-compiled
 }

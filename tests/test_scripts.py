@@ -149,7 +149,7 @@ def test_an_installation_that_fails_shows_everything(checkout: Path) -> None:
 PROGRAMS = ("redis-cli", "redis-server", "redis-sentinel", "chromium", "prometheus-redis-exporter")  # or it gets them
 
 
-def scripts_test(checkout: Path, python: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def scripts_test(checkout: Path, python: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run scripts/test where .venv/bin/python is this shell script."""
     shutil.copy(ROOT / "scripts" / "test", checkout / "scripts")
     programs = checkout / "programs"
@@ -157,7 +157,7 @@ def scripts_test(checkout: Path, python: str, *arguments: str) -> subprocess.Com
     for program in (checkout / ".venv/bin/python", *(programs / name for name in PROGRAMS)):
         program.write_text(f"#!/bin/sh\n{python}\n")
         program.chmod(0o755)
-    env = {"PATH": f"{programs}:/usr/local/bin:/usr/bin:/bin", "PYTHON": sys.executable}
+    env = {"PATH": f"{programs}:/usr/local/bin:/usr/bin:/bin", "PYTHON": sys.executable} | environment
     command = [str(checkout / "scripts" / "test"), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, env=env)
 
@@ -205,3 +205,47 @@ def test_arguments_say_what_is_run_and_it_is_run_once(checkout: Path) -> None:
     failing = FAILING.format(alone=0, failed='  "tests/test_x.py::test_0": true')
     done = scripts_test(checkout, failing, "tests/test_x.py")
     assert (done.stdout, done.returncode) == ("", 1)
+
+
+@pytest.mark.parametrize("variable", ["", "PYTHONDONTWRITEBYTECODE"])
+def test_bytecode_is_kept(checkout: Path, variable: str) -> None:
+    environment = {variable: "1"} if variable else {}
+    done = scripts_test(checkout, 'echo "${PYTHONDONTWRITEBYTECODE-kept}"', **environment)
+    assert done.stdout == "kept\n", done.stderr
+
+
+COMPILED = """\
+#!/bin/sh
+echo "$COMPILED $EXTRAS" >>stages
+if [ "$COMPILED" = only ]; then echo compiling; exit %d; fi
+echo "compiled tests"
+"""
+
+
+@pytest.mark.parametrize(
+    ("tests", "compiler", "status", "stages"),
+    [(0, 0, 0, ["only", "before"]), (1, 0, 1, ["only"]), (0, 1, 1, ["only"])],
+)
+def test_a_build_machine_compiles_beside_the_tests_and_then_tests_that(
+    checkout: Path, tests: int, compiler: int, status: int, stages: list[str]
+) -> None:
+    program = checkout / "scripts" / "test-compiled"
+    program.write_text(COMPILED % compiler)
+    program.chmod(0o755)
+    waiting = "while ! [ -e stages ]; do sleep 0.01; done"
+    done = scripts_test(checkout, f"{waiting}; echo interpreted; exit {tests}", CI="1")
+    assert done.returncode == status, done.stderr
+    assert [line.split()[0] for line in (checkout / "stages").read_text().splitlines()] == stages
+    assert {line.split()[1] for line in (checkout / "stages").read_text().splitlines()} <= {"test", "test,jobs"}
+    assert done.stdout.splitlines() == ["interpreted", *["compiled tests"] * (status == 0)]
+    assert ("compiling" in done.stderr) == (compiler == 1)  # what it says matters only if it fails
+
+
+@pytest.mark.parametrize("alone", [0, 1])
+def test_a_build_machine_tests_what_is_compiled_if_what_failed_passes_alone(checkout: Path, alone: int) -> None:
+    program = checkout / "scripts" / "test-compiled"
+    program.write_text(COMPILED % 0)
+    program.chmod(0o755)
+    done = scripts_test(checkout, FAILING.format(alone=alone, failed='  "tests/test_x.py::test_0": true'), CI="1")
+    assert done.returncode == alone, done.stderr
+    assert done.stdout.splitlines() == ["alone", *["compiled tests"] * (alone == 0)]
