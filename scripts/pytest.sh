@@ -7,10 +7,12 @@
 # again, and each of pytest's processes rewrites all assertions: 26 s of computation instead of 8.
 unset PYTHONDONTWRITEBYTECODE
 
+# worksteal: a process that has nothing left takes half of what another one has. Otherwise one that happened to get the
+# tests of Spark together with the last files runs them alone in the end, for a minute or more.
 tests() {
     python=$1
     shift
-    (set -x; "$python" -m pytest -n 4 "$@")
+    (set -x; "$python" -m pytest -n 4 --dist worksteal "$@")
 }
 
 tests_again() {

@@ -165,11 +165,11 @@ def scripts_test(checkout: Path, python: str, *arguments: str, **environment: st
 @pytest.mark.parametrize(
     ("arguments", "passed"),
     [
-        ([], "-n 4"),
-        (["tests/x", "-k", "y"], "-n 4 tests/x -k y"),
-        (["quick"], "-n 4 -m not slow --durations=5 --durations-min=3"),
-        (["long", "-k", "y"], "-n 4 -m long -n 1 -rP -k y"),
-        (["quick", "-k", "y"], "-n 4 -m not slow --durations=5 --durations-min=3 -k y"),
+        ([], "-n 4 --dist worksteal"),
+        (["tests/x", "-k", "y"], "-n 4 --dist worksteal tests/x -k y"),
+        (["quick"], "-n 4 --dist worksteal -m not slow --durations=5 --durations-min=3"),
+        (["long", "-k", "y"], "-n 4 --dist worksteal -m long -n 1 -rP -k y"),
+        (["quick", "-k", "y"], "-n 4 --dist worksteal -m not slow --durations=5 --durations-min=3 -k y"),
     ],
 )
 def test_arguments_go_to_pytest(checkout: Path, arguments: list[str], passed: str) -> None:
