@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import random
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import lmdb
 import pytest
@@ -12,13 +15,16 @@ import pytest
 from persistence.noderuns import CHUNK, MOST_NODES, RUN
 from persistence.storecopy import ENTRY, NODES, REUSED
 from persistence.storecopy import entries as entries_of
-from replication.frames import COPY, COPY_BODY, DONE, DONE_BODY, PIECE, REPORT, encode
+from replication.frames import BATCH, COPY, COPY_BODY, DONE, DONE_BODY, PIECE, REPORT, encode
 from replication.handshake import DELTA, request
+from respserver.maintenance import checkpoints
+from respserver.testing import start_in_thread
 from tests.replication.cluster import Cluster, Node, assert_same, cluster, in_sync, wait_until
 from tests.replication.fakeleader import ID, FakeLeader, copy
 from tests.replication.proxy import Proxy
 from tests.replication.test_copy import fill
 from tests.replication.test_psync import Replica
+from tests.wire.rawclient import Raw
 
 ENTRIES = 20_000  # 2 MB
 RNG = random.Random(11)
@@ -122,6 +128,34 @@ def test_a_checkpoint_precedes_the_copy(rejoining: Rejoining) -> None:
     rejoining.follow()
     rejoining.completes()
     assert rejoining.proxy.down.passed - passed < 100_000
+
+
+@pytest.mark.parametrize("slow", [True, False], ids=["slow", "failing"])
+def test_a_copy_does_not_need_the_checkpoint(slow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The replica waits for an answer, so the copy begins anyway: after a few seconds, or at once after an error."""
+    over = threading.Event()
+    run = checkpoints.in_thread
+
+    async def waits(work: Callable[[], Any]) -> Any:
+        return await run(lambda: (over.wait(), work())[1])
+
+    def fails(rewrite: bool) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    with start_in_thread() as leader, Raw(leader.port) as client, Replica(leader.port) as replica:
+        client("TMAPPEND", "s", "FIELDS", 1, "f", "VALUES", *["v" * 1000] * 500)
+        monkeypatch.setattr(checkpoints, "PATIENCE", 0.1)
+        if slow:
+            monkeypatch.setattr(checkpoints, "in_thread", waits)
+        else:
+            monkeypatch.setattr(leader.server.checkpoints, "_start", fails)
+        introduced(replica, DELTA)
+        try:
+            assert replica.ask("PSYNC", "?", -1).endswith(b" 0 DELTA"), "the store is that before the checkpoint"
+            assert replica.frame(PIECE, DONE).kind == DONE
+            assert replica.frame(BATCH).offset == 0
+        finally:
+            over.set()
 
 
 def test_a_damaged_node_is_fetched(rejoining: Rejoining) -> None:
