@@ -43,7 +43,7 @@ HOT = [
     "commands/keys/strings.py", *modules("commands/redis_streams"), *modules("commands/streams"),
     "persistence/backlog.py", "persistence/checkpoint.py", "persistence/log.py", "persistence/wal.py",
     "respserver/runtime/data.py", "respserver/runtime/gates.py", "respserver/runtime/memory.py", "respserver/server.py",
-    "respserver/runtime/ticks.py",
+    "respserver/runtime/tickclient.py", "respserver/runtime/ticks.py", "respserver/runtime/withholding.py",
     "respserver/clients/clientsocket.py", "respserver/clients/connection.py", "respserver/clients/flowcontrol.py",
     "respserver/clients/input.py", "respserver/clients/output.py", "respserver/clients/sockets.py",
     "respserver/clients/state.py",

@@ -118,8 +118,8 @@ class Command:
     __slots__ = (
         "acl_categories", "adds", "alike", "args", "arity", "batch", "brief", "called", "calls", "channels",
         "complexity", "failed", "first", "flags", "group", "handler", "hot_least", "hot_most", "key_after_token",
-        "key_spec_of", "key_specs", "last", "most", "name", "reaches", "reads", "rejected", "since", "step",
-        "several_keys", "subcommands", "traits", "usec", "write", "writes",
+        "key_spec_of", "key_specs", "last", "most", "name", "reaches", "reads", "rejected", "several_keys", "shows_data",
+        "since", "step", "subcommands", "traits", "usec", "write", "writes",
     )  # fmt: skip
 
     def __init__(
@@ -153,6 +153,11 @@ class Command:
             flags |= {"movablekeys"}
         self.flags = flags
         self.write = "write" in flags or "may_write" in traits
+        # whether replies may show data or be results of changes: of all commands that could name a key
+        self.shows_data = (
+            self.write or "readonly" in flags or bool(self.key_specs) or bool(traits & {"runs_queue", "reads_keys"})
+            or name.startswith("debug")
+        )
         # whether a call changes data; None: every call of a write command does
         self.writes: Callable[[list[bytes]], bool] | None = None
         # whether a call of a denyoom command adds data; None: every call does

@@ -24,7 +24,8 @@ class TransportStats:
 
     fd: int = -1
     query_buffered: int = 0  # size of an incomplete command and of waiting commands
-    output_queued: int = 0  # size of the replies that wait for the end of the tick
+    output_queued: int = 0  # size of the replies that wait for the end of the tick, or are withheld
+    output_withheld: int = 0  # size of the replies that are withheld (``replica-acks``)
     output_buffered: int = 0  # size of the replies that wait for the socket
     output_pieces: int = 0  # pieces that wait for the socket: its buffer is one, and so is a streamed reply
     reading: bool = True

@@ -71,6 +71,10 @@ class FeedOwner(Protocol):
     def heard(self, feed: ReplicaFeed) -> None:
         """Process a keepalive or an acknowledgement of the replica."""
 
+    @property
+    def each(self) -> bool:
+        """Whether replicas must sync and acknowledge each tick."""
+
     def moved_on(self) -> None:
         """Note that ``needs`` of a feed has changed."""
 
@@ -209,6 +213,8 @@ class ReplicaFeed(asyncio.Protocol):
             self._send_alive(frames.ACKNOWLEDGE if wanted else 0)
 
     def _send_alive(self, flags: int) -> None:
+        if self.owner.each and not self.copy_only:
+            flags |= frames.EACH
         self._write(encode(frames.ALIVE, self.owner.disk.offset, frames.ALIVE_BODY.pack(flags)))
 
     def message(self, frame: bytes) -> None:
@@ -304,6 +310,8 @@ class ReplicaFeed(asyncio.Protocol):
 
     async def _catch_up(self) -> None:
         """Send from the log until everything is sent; then the feed is live."""
+        if self.owner.each and not self.copy_only:
+            self.wanted = True  # the keepalive also tells the replica to acknowledge each tick
         while True:
             await self._room.wait()
             disk = self.owner.disk  # the log may have been reopened

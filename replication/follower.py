@@ -13,8 +13,8 @@ Rule 5: nodes that the old data has in common with the leader's store are not tr
 them when the leader requests it (``persistence.ownnodes``). If such a copy turns out to be invalid, the next one is
 transferred as a whole.
 
-Decision: replicas acknowledge on request (WAIT, FAILOVER, a shutdown) and once a second. Acknowledging each batch
-would cost the leader's loop one read per tick.
+Decision: replicas acknowledge on request (WAIT, FAILOVER, a shutdown) and once a second. Acknowledging each tick costs
+the leader's loop one read per tick, so they do it only if the leader requests it (``replica-acks``).
 """
 
 from __future__ import annotations
@@ -72,6 +72,8 @@ class FollowerOwner(Protocol):
         """Return whether no data from the leader may be applied now (CLIENT PAUSE)."""
     def ack_requested(self) -> None:
         """Note that the leader requests an acknowledgement."""
+    def acknowledge_each(self, each: bool) -> None:
+        """Sync and acknowledge each tick, or stop doing so, as the leader requests."""
     def link_changed(self) -> None:
         """Note that ``up`` or ``state`` has changed."""
     def received_bytes(self, count: int) -> None: ...
@@ -278,7 +280,9 @@ class LeaderFollower:
         if kind == frames.BATCH:
             self.owner.batch(offset, payload)
         elif kind == frames.ALIVE:
-            if frames.read_numbers(frames.ALIVE_BODY, payload)[0] & frames.ACKNOWLEDGE:
+            flags = frames.read_numbers(frames.ALIVE_BODY, payload)[0]
+            self.owner.acknowledge_each(flags & frames.EACH != 0)
+            if flags & frames.ACKNOWLEDGE:
                 self.owner.ack_requested()
         elif kind in (frames.MESSAGE, frames.SHARD):
             self.owner.received_message(*frames.read_message(payload), kind == frames.SHARD)

@@ -11,7 +11,8 @@ not send.
 
     kind     log offset               payload
     BATCH    where the batch begins   records (see storage.model.records), whole batches only
-    ALIVE    the leader's log offset  flags u8: 1 the replica must acknowledge immediately
+    ALIVE    the leader's log offset  flags u8: 1 the replica must acknowledge immediately, 2 it must sync and
+                                       acknowledge each tick until a frame without this flag
     COPY     of the store's snapshot  entries u64 | bytes u64 (an estimate): a full copy begins
     PIECE    the same                 entries of the store (see persistence.storecopy)
     REPORT   the same                 nothing: the replica must report its next nodes, see ``handshake``
@@ -32,7 +33,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 BATCH, ALIVE, COPY, PIECE, DONE, MESSAGE, SHARD, MEMBERS, REPORT = b"BACPDMSNR"
-ACKNOWLEDGE = 1  # flag of ALIVE
+ACKNOWLEDGE, EACH = 1, 2  # flags of ALIVE
 
 FIRST = Struct(">BQII")
 CRC = Struct(">I")

@@ -97,7 +97,7 @@ class RespServer:
         self.users = Users(config, self.clock, self.clients, logger)
         self.data = Data(config, self.clock, logger)
         self.gates = Gates()
-        self.ticks = self.writes = Ticks(loop, self.data, self.gates, logger, self.tick)
+        self.ticks = self.writes = Ticks(loop, self.data, self.gates, self.clock, logger, self.tick)
         parts = RuntimeParts(
             loop, config, self.clock, logger, self.counters, self.timings, self.exhaustion, self.data, self.gates,
             self.ticks,
@@ -191,7 +191,7 @@ class RespServer:
             "stream-idmp-maxsize", "checkpoint-size", "requirepass",
             "acllog-max-len", "notify-keyspace-events",
             "client-output-buffer-limit", "proto-max-bulk-len", "client-query-buffer-limit",
-            "maxmemory", "min-replicas-to-write", "min-replicas-max-lag", "replica-serve-stale-data",
+            "maxmemory", "min-replicas-to-write", "min-replicas-max-lag", "replica-serve-stale-data", "replica-acks",
             "tracking-table-max-keys",
         ):  # fmt: skip
             self.config.on_change[name] = self.configure
@@ -206,7 +206,7 @@ class RespServer:
         self.data.configure()
         self.notifications.configure()
         self.ticks.check_disk()
-        self.roles.set_gates()
+        self.roles.configure()
         self.memory.check()
         self._forget_excess()
 

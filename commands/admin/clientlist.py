@@ -50,7 +50,8 @@ def client_line(session: Session, now: int, argv: list[bytes]) -> str:
 
     Fields and order are those of Redis 7.4 and later. ``qbuf`` counts bytes of incomplete commands, ``obl`` replies
     that wait for the end of the tick, and ``omem`` replies that wait for the socket. ``qbuf-free``, ``rbs`` and ``rbp``
-    are 0, because no buffer has a fixed size.
+    are 0, because no buffer has a fixed size. ``withheld`` is not a field of Redis: it is present only while
+    replies wait for replicas, and is a part of ``obl``.
     """
     stats = transport_stats(session)
     argv_bytes = sum(map(len, argv))
@@ -92,4 +93,6 @@ def client_line(session: Session, now: int, argv: list[bytes]) -> str:
         ("tot-net-out", session.total_out),
         ("tot-cmds", session.total_commands),
     ]
+    if stats.output_withheld:
+        fields.append(("withheld", stats.output_withheld))
     return " ".join(f"{name}={value}" for name, value in fields)

@@ -125,5 +125,5 @@ def _may_idle(session: Session, conn: Connection) -> bool:
     """Return whether ``timeout`` does not apply to the client."""
     return bool(
         session.blocked or session.subscribed or session.monitoring or conn.flow.paused
-        or conn.flow.wait is not None or session.replica is not None
+        or conn.flow.wait is not None or session.replica is not None or conn.output.marks
     )

@@ -1,7 +1,8 @@
 """One client's connection: its socket, requests (``input``), replies (``output``), waits (``flow``), and its end.
 
 Rule 1: replies are sent only by flush(), which ticks call when the commit group of the tick is durable.
-Rule 2: ``state`` changes only by the transitions in the module ``state``.
+Rule 2: with ``replica-acks``, ticks call withhold() and confirm() instead: only some of the replies may be sent.
+Rule 3: ``state`` changes only by the transitions in the module ``state``.
 """
 
 from __future__ import annotations
@@ -153,7 +154,7 @@ class Connection(SocketReader):
     def busy(self) -> bool:
         """Whether commands must wait in the backlog (Rule 1 of ``flowcontrol``)."""
         flow = self.flow
-        return flow.wait is not None or flow.throttled or flow.paused or self.output.streaming is not None
+        return flow.wait is not None or flow.throttled or flow.paused or self.output.streams != 0
 
     def run_backlog(self) -> None:
         self._requests.run_backlog(self)
@@ -184,6 +185,7 @@ class Connection(SocketReader):
 
     def answer_late(self, data: bytes | Chunks) -> None:
         """Queue the reply to a command that waited or ran for long. The backlog then continues."""
+        self.shows_data = True
         self.answer(data)
         self._ticks.queue_flush(self)
         self._ticks.queue_resume(self)
@@ -195,7 +197,7 @@ class Connection(SocketReader):
             output.drop()
             return
         if output.streams:
-            self._stream()
+            self._stream(False)
         elif output.items:
             data = output.take()
             session.total_out += len(data)
@@ -210,8 +212,46 @@ class Connection(SocketReader):
         elif (backlog or not self.socket.reading) and not self.busy:
             self._ticks.queue_resume(self)
 
-    def _stream(self) -> None:
-        """Write until no reply is left or the socket's buffer is full."""
+    def withhold(self, offset: int) -> bool:
+        output = self.output
+        shows, self.shows_data = self.shows_data, False
+        if output.marks and not shows:
+            offset = output.marks[-1][0]  # released together with the reply before it
+        if not (output.marks or shows) or self.state == CLOSED:
+            output.free = 0
+            self.flush()
+            return False
+        output.withhold(offset)
+        self._flush_free()
+        return not self.check_output_limit() and bool(output.marks)
+
+    def confirm(self, offset: int) -> None:
+        self.output.confirm(offset)
+        self._flush_free()
+
+    def withheld_bytes(self) -> int:
+        return self.output.withheld_bytes() if self.state != CLOSED else -1
+
+    def _flush_free(self) -> None:
+        """Do the same as flush(), but without the replies that are withheld and those of the current tick."""
+        session, output = self.session, self.output
+        if len(output.items) == output.free or (self.state >= CLOSING and (self.state == CLOSED or session.tls)):
+            output.free = 0
+            self.flush()
+            return
+        if output.streaming is not None or (output.free and output.streams):
+            self._stream(True)
+        elif output.free:
+            data = output.take_free()
+            session.total_out += len(data)
+            self.socket.write(data)
+        if self.flow.throttled:
+            self.check_output_limit()
+        if (self.input.backlog or not self.socket.reading) and not self.busy and output.bytes <= OUTPUT_AT_ONCE:
+            self._ticks.queue_resume(self)  # fewer replies wait now, so commands may continue
+
+    def _stream(self, only_free: bool) -> None:
+        """Write until no reply is left or the socket's buffer is full. ``only_free``: see _flush_free()."""
         output, sent = self.output, 0
         while self.state != CLOSED:
             if output.streaming is not None:
@@ -221,7 +261,8 @@ class Connection(SocketReader):
                     self._ticks.queue_flush(self)
                     return
             try:
-                piece = output.next_piece(self._services.mono_ms())
+                mono = self._services.mono_ms()
+                piece = output.next_free_piece(mono) if only_free else output.next_piece(mono)
             except MemoryError:
                 self.cut("out of memory while making its reply")
                 return
@@ -253,6 +294,7 @@ class Connection(SocketReader):
         return b""
 
     def push(self, data: bytes) -> None:
+        self.shows_data = True
         if self.output.pushes is None:
             self.output.add(data)
             self._ticks.queue_flush(self)
@@ -298,6 +340,7 @@ class Connection(SocketReader):
             fd=self.socket.fileno(),
             query_buffered=self.input.query_buffered(),
             output_queued=output.bytes,
+            output_withheld=max(0, output.withheld_bytes()),
             output_buffered=in_socket + output.streamed_bytes(),
             output_pieces=output.streams + (1 if in_socket else 0),
             reading=self.socket.reading,

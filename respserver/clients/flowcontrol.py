@@ -5,7 +5,7 @@ Rule 1: a command waits in the backlog of ``input`` for one of these reasons:
     blocked    a blocking command waits               until it is served or times out
     throttled  the socket's buffer is full            until it has room
     paused     CLIENT PAUSE, or a FAILOVER            until it ends
-    streaming  a reply is being sent in chunks        until its last chunk is written to the socket (``output``)
+    streaming  a reply is to be sent in chunks        until its last chunk is written to the socket (``output``)
 
 Rule 2: while a client does not read, its commands do not run. If its waiting replies exceed the limit of its class
 (client-output-buffer-limit), its connection is closed.

@@ -4,13 +4,18 @@ they are sent.
 
 from __future__ import annotations
 
+from collections import deque
+
 from commands.context import Chunks
 
 
 class ReplyOutput:
     """Replies, in order; ``streaming`` is the streamed reply that was begun."""
 
-    __slots__ = ("begun", "bytes", "items", "progress", "pushes", "soft_since", "streaming", "streams")
+    __slots__ = (
+        "begun", "bytes", "free", "items", "marks", "progress", "pushes", "soft_since", "streaming", "streams",
+        "withheld",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.items: list[bytes | Chunks] = []
@@ -22,6 +27,12 @@ class ReplyOutput:
         # messages that follow the reply of the current command; None: send them immediately
         self.pushes: list[bytes] | None = None
         self.soft_since = 0  # ms (monotonic) when the soft output limit was first exceeded; 0: not exceeded
+        # With ``replica-acks``, ``items`` consists of ``free`` replies that may be sent, ``withheld`` ones, and those
+        # of the current tick.
+        self.free = 0
+        self.withheld = 0
+        # the withheld replies, by tick: log offset that they wait for, number of replies
+        self.marks: deque[tuple[int, int]] | None = None
 
     def add(self, data: bytes | Chunks) -> None:
         self.items.append(data)
@@ -37,6 +48,48 @@ class ReplyOutput:
         items.clear()
         self.bytes = 0
         return data  # type: ignore[return-value]
+
+    def withhold(self, offset: int) -> bool:
+        """Let the replies of the current tick wait for log offset ``offset``. Returns whether there are any."""
+        count = len(self.items) - self.free - self.withheld
+        if count <= 0:
+            return False
+        if self.marks is None:
+            self.marks = deque()
+        self.marks.append((offset, count))
+        self.withheld += count
+        return True
+
+    def confirm(self, offset: int) -> None:
+        """Allow to send the replies that wait for log offset ``offset`` or an earlier one."""
+        marks = self.marks
+        while marks and marks[0][0] <= offset:
+            count = marks.popleft()[1]
+            self.withheld -= count
+            self.free += count
+
+    def take_free(self) -> bytes:
+        """Remove the replies that may be sent, and return them joined. None of them may be streamed."""
+        data = b"".join(self.items[: self.free])  # type: ignore[arg-type]
+        del self.items[: self.free]
+        self.free = 0
+        self.bytes -= len(data)
+        return data
+
+    def next_free_piece(self, mono: int) -> bytes | None:
+        """Do the same as next_piece(), but only with replies that may be sent."""
+        if self.streaming is None:
+            if not self.free:
+                return None
+            self.free -= 1
+        return self.next_piece(mono)
+
+    def withheld_bytes(self) -> int:
+        """Return the size of the withheld replies; -1 if there are none. A streamed reply counts as 0."""
+        if not self.marks:
+            return -1
+        items = self.items[self.free : self.free + self.withheld]
+        return sum([len(item) for item in items if isinstance(item, bytes)])
 
     def next_piece(self, mono: int) -> bytes | None:
         """Remove the first reply, or a chunk of a streamed one, and return it; None if nothing is left.
@@ -73,7 +126,8 @@ class ReplyOutput:
             if isinstance(item, Chunks):
                 item.close()
         self.items.clear()
-        self.bytes = self.streams = 0
+        self.bytes = self.streams = self.free = self.withheld = 0
+        self.marks = None
 
     def streamed_bytes(self) -> int:
         """Return the memory size of streamed replies that are not complete, without the bytes in the transport."""

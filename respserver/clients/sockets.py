@@ -21,7 +21,8 @@ import select
 from collections.abc import Callable
 from typing import Final
 
-from respserver.runtime.ticks import TickClient, Ticks
+from respserver.runtime.tickclient import TickClient
+from respserver.runtime.ticks import Ticks
 
 try:
     from respserver.clients import _sockets

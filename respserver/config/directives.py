@@ -31,7 +31,7 @@ _CUMULATIVE: dict[str, Callable[[list[str], Value], Value]] = {
 }  # fmt: skip
 _ONE_WORD: dict[str, Callable[[str], Value]] = {
     "yesno": parse_yes_no, "string": str, "host": lambda word: parse_host(word) if word else word,
-    "events": lambda word: show_classes(parse_classes(word)),
+    "events": lambda word: show_classes(parse_classes(word)), "acks": valuetypes.parse_acks,
 }  # fmt: skip
 
 
@@ -39,7 +39,7 @@ class Directive(NamedTuple):
     """One directive: how words become its value, how the value is shown, and its documentation.
 
     ``kind`` is one of yesno, integer, memory, octal, enum, string, host, words, hosts, percentiles, save, limits,
-    renames, users, leader. ``default`` is text, as in a file.
+    renames, users, leader, acks. ``default`` is text, as in a file.
 
     ``fixed`` is not empty if tidelog supports only one value. It determines the effect of another value: ``"warn"``
     logs a warning and keeps the default; ``"no-set"`` does the same, but CONFIG SET fails, because clients would rely
@@ -133,6 +133,7 @@ class Directive(NamedTuple):
             return name
         return {
             "yesno": "`yes` or `no`",
+            "acks": "a number",
             "octal": "a file mode in octal",
             "string": "text",
             "host": "a host name or an address",
@@ -417,6 +418,10 @@ _REPLICATION = (
     Directive("min-replicas-max-lag", "integer", "10",
               "A replica is good if it has sent a message within this many seconds; 0: no replicas needed.",
               high=MAX_INT),
+    Directive("replica-acks", "acks", "0",
+              "A reply is released when this many replicas have the data that it can show on disk, regardless of "
+              "`appendfsync`. With fewer connected replicas, writes fail with `-NOREPLICAS` before they run. 0: "
+              "replies do not wait for replicas. See [replication.md](replication.md)."),
 )
 
 _OTHERS = (

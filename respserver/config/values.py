@@ -122,6 +122,7 @@ class Values:
     replica_announce_port: int  # 0: the port on which this server listens
     min_replicas_to_write: int  # 0: no replicas needed
     min_replicas_max_lag: int  # seconds; 0: no replicas needed
+    replica_acks: int  # number of replicas; 0: replies do not wait
     # clusters
     cluster_enabled: bool
     cluster_announce_ip: str  # "": replica_announce_ip, or the address at which others reach this server

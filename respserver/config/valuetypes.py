@@ -85,6 +85,15 @@ def parse_percentiles(name: str, words: list[str]) -> list[str]:
     return shown
 
 
+def parse_acks(word: str) -> int:
+    """Parse the number of replicas of ``replica-acks``. Raises ValueError."""
+    if word.lower() == "insync":
+        raise ValueError("replica-acks insync needs a coordinator: without one, set a number of replicas")
+    if not (word.isascii() and word.isdigit() and len(word) <= 4):
+        raise ValueError("argument must be a number of replicas from 0 to 9999")
+    return int(word)
+
+
 def parse_leader(words: list[str]) -> list[str]:
     """Parse ``10.0.0.1 6379`` to [host, port], and ``no one`` and no words to []. Raises ValueError."""
     if not words:

@@ -82,6 +82,7 @@ class Dispatcher:
         self._known: Command | None = None  # the last command that was found
         # set by the last call of _call()
         self._command: Command | None = None  # the command whose statistics count the call; None: no command
+        self._entered = False  # a call for which ``_command`` is None has passed the checks
         self._calls = 1  # 1, or the number of calls in the batch or group
         self._alone = 0  # index from which on this run() may try batches again, after a handler has declined
 
@@ -115,7 +116,7 @@ class Dispatcher:
                 done += 1
                 alike += self._calls - 1
             ended = _perf_counter_ns()
-            self._account(session, argv, ended - started)
+            self._account(conn, argv, ended - started)
             started = ended
             if isinstance(answer, (Block, Await, Slices)):
                 self._park(conn, answer, argv)
@@ -211,6 +212,7 @@ class Dispatcher:
                 answer = self._call_batch(command, argv, calls, at)
                 return command.handler(self._ctx, argv) if answer is None else answer
             self._command = None  # until the call has passed the checks
+            self._entered = False
             return self._checked(conn, argv)
         except Exception as error:  # noqa: BLE001 - it becomes the reply; bugs are logged
             return self._failures.reply(argv, error, self._command)
@@ -339,18 +341,21 @@ class Dispatcher:
             and denied(conn.session.user, command, argv, self._ctx.ks) is None
         )
 
-    def _account(self, session: Session, argv: list[bytes], took_ns: int) -> None:
+    def _account(self, conn: Connection, argv: list[bytes], took_ns: int) -> None:
         """Add the last call, or calls, to the stats. In the slow log, a batch or a group is one call."""
         command, timings = self._command, self._timings
         if command is not None:
             command.calls += self._calls
             command.usec += took_ns
-            if timings.tracking:
+        if timings.each:
+            if command is not None and timings.tracking:
                 timings.note(command.name, took_ns, self._calls)
+            if self._entered if command is None else command.shows_data:
+                conn.shows_data = True
         if took_ns > timings.slow_ns:
             known = command or find(argv[:2])  # not set for a call that failed
             shown = redacted(argv, known.name) if known is not None else hidden(argv, 1)  # may be misspelled
-            timings.slow(session, command, shown, took_ns, self._clock.now())
+            timings.slow(conn.session, command, shown, took_ns, self._clock.now())
 
     @staticmethod
     def _deliver(conn: Connection, answer: bytes | Chunks) -> bool:
@@ -382,6 +387,7 @@ class Dispatcher:
                 session.exec_abort = True
             raise
         session.last_command = command.name
+        self._entered = command.shows_data
         if (gates.held or gates.pause_until > self._ctx.now) and self._checks.must_wait(command, session, argv):
             conn.flow.paused = True
             return None

@@ -273,6 +273,11 @@ def _replication(s: ServerStats) -> Fields:
     for number, one in enumerate(r.replicas):
         said = f"ip={one.host},port={one.port},state={one.state},offset={one.offset},lag={one.lag}"
         yield f"slave{number}", said
+    if int(s.config("replica-acks")):
+        yield "replica_acks_offset", r.confirmed
+        yield "withheld_clients", r.withheld_clients
+        yield "withheld_bytes", r.withheld_bytes
+        yield "withheld_ms", r.withheld_ms
     yield "master_failover_state", r.failover
     yield "master_replid", r.id
     yield "master_replid2", r.previous_id

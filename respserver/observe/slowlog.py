@@ -173,12 +173,14 @@ class Timings:
         self.latency = LatencyEvents()
         self.histograms: dict[str, Histogram] = {}
         self.tracking = False  # whether histograms are recorded
+        self.each = False  # whether the dispatcher must look at each call after it
         self.slow_ns = NO_LIMIT_NS  # nanoseconds; slow() is called for commands that take longer
         self.configure()
 
     def configure(self) -> None:
         config = self._config
         self.tracking = config.latency_tracking
+        self.each = self.tracking or config.replica_acks != 0
         self.slowlog.slower_than = config.slowlog_log_slower_than
         self.slowlog.resize(config.slowlog_max_len)
         self.latency.threshold = config.latency_monitor_threshold

@@ -132,6 +132,11 @@ class RoleStats:
     previous_offset: int = -1  # log offset up to which the previous ID is valid; -1: none
     backlog_active: bool = False
     backlog_first: int = 0  # the oldest log offset from which a replica can continue
+    # with replica-acks
+    confirmed: int = 0  # log offset up to which replies are released
+    withheld_clients: int = 0  # number of clients with withheld replies
+    withheld_bytes: int = 0  # size of these replies
+    withheld_ms: int = 0  # age of the oldest one
     # if this server is a replica
     host: str = ""
     port: int = 0

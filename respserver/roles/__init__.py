@@ -1,5 +1,6 @@
 """The role of the server, leader or replica.
 
+    acks      replica-acks with a number: what n replicas have on disk
     cluster   the servers that share the slots, for cluster clients
     failover  FAILOVER: a leader hands over to a replica without losing writes
     link      a replica's link to its leader, and the data that it receives

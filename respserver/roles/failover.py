@@ -60,7 +60,9 @@ class Failover(ServerPart):
         if self._target is not None and (feed.host, feed.port) != self._target:
             return
         data = self._data
-        if feed.acknowledged == data.disk.offset and not data.ks.log and not self._ticks.stalled:
+        # with replica-acks, the other replicas must first release the replies, unless too few are connected
+        withheld = self._ticks.withheld_since() is not None and not self._gates.too_few
+        if feed.acknowledged == data.disk.offset and not data.ks.log and not self._ticks.stalled and not withheld:
             self._swap(feed.host, feed.port)
 
     def _swap(self, host: str, port: int) -> None:

@@ -97,6 +97,7 @@ class LeaderLink(ServerPart):
         self._applied = 0  # log offset after the last applied batch
         self._distrust = False  # this log differs from the leader's, so a full copy is needed
         self._requested = False  # the leader has requested an acknowledgement
+        self._each = False  # it has requested one for each tick
         self._sent = (0, 0)  # the last acknowledgement: log offset, log offset on disk
         self._sent_at = 0  # ms (monotonic) of the last acknowledgement
         self._ending: set[asyncio.Future[None]] = set()  # tasks of stopped links, and the one that opens a copy
@@ -140,6 +141,7 @@ class LeaderLink(ServerPart):
         if follower is None:
             return
         self._show(None)
+        self.acknowledge_each(False)
         try:
             task = follower.stop()
         except OSError as error:
@@ -185,6 +187,11 @@ class LeaderLink(ServerPart):
         if not self._requested:
             self._requested = True
             self._ticks.after(self._answer)
+
+    def acknowledge_each(self, each: bool) -> None:
+        if each != self._each:
+            self._each = each
+            self._data.sync_all(each)
 
     def _answer(self) -> None:
         """Acknowledge if the leader has requested it; while batches are stalled, on_time() does it later."""
@@ -266,6 +273,8 @@ class LeaderLink(ServerPart):
         self._ticks.queue()
         if not self._data.disk.history.complete:
             self._ticks.after(self._note_complete)
+        if self._each:
+            self.ack_requested()
         if self._ticks.stalled and self._follower is not None:
             self._follower.hold(True)
 

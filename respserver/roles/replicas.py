@@ -135,6 +135,10 @@ class Replicas(ServerPart):
     def replid(self) -> str:
         return self._data.disk.history.id
 
+    @property
+    def each(self) -> bool:
+        return self._config.replica_acks != 0
+
     # -- REPLCONF, PSYNC -----------------------------------------------------------------------------------------
     def replconf(self, session: Session, options: list[bytes]) -> bytes:
         who = self._announced.setdefault(session, Announcement())
@@ -255,6 +259,8 @@ class Replicas(ServerPart):
         for feed, conn in starting:
             if conn.socket.transport.is_closing():
                 self.lost(feed, "it closed the connection")
+            elif conn.output.marks:
+                self.lost(feed, "it had sent other commands before, whose replies are withheld (replica-acks)")
             else:
                 conn.flush()  # a tick may flush only a part of many clients
                 conn.hand_over()
@@ -423,6 +429,15 @@ class Replicas(ServerPart):
     def synced(self, offset: int) -> int:
         return sum(feed.on_disk >= offset for feed in self._online())
 
+    def on_disk(self) -> dict[tuple[str, int], int]:
+        """Return the log offsets up to which online replicas have the log on disk, by address. Two connections from one
+        address are those of one replica."""
+        found: dict[tuple[str, int], int] = {}
+        for feed in self._online():
+            address = feed.host, feed.port or -id(feed)
+            found[address] = max(feed.on_disk, found.get(address, 0))
+        return found
+
     def behind(self) -> int:
         """Return the number of online replicas that lack a part of the log."""
         return sum(feed.acknowledged < self.disk.offset for feed in self._online())
@@ -432,10 +447,19 @@ class Replicas(ServerPart):
         most, mono = self._config.min_replicas_max_lag, self._clock.mono()
         return sum((mono - feed.heard_at) // 1000 <= most for feed in self._online())
 
+    def _reachable(self) -> int:
+        """Return the number of replicas that can acknowledge: online, good unless min-replicas-max-lag is 0."""
+        most, mono = self._config.min_replicas_max_lag, self._clock.mono()
+        online = [feed for feed in self._online() if not most or (mono - feed.heard_at) // 1000 <= most]
+        return len({(feed.host, feed.port or -id(feed)) for feed in online})
+
     def count(self) -> None:
-        """Set the gate of min-replicas-to-write."""
+        """Set the gate of min-replicas-to-write and replica-acks."""
         least = self._config.min_replicas_to_write if self._config.min_replicas_max_lag else 0
-        too_few = bool(least) and not self._data.follower and self.good() < least
+        acks = self._config.replica_acks
+        too_few = not self._data.follower and (
+            (bool(least) and self.good() < least) or (bool(acks) and self._reachable() < acks)
+        )
         if too_few != self._gates.too_few:
             self._gates.replicas(too_few)
 

@@ -20,6 +20,7 @@ from respserver.clients.clients import Clients
 from respserver.clients.pauses import Pauses
 from respserver.execution.blocking import Blocking
 from respserver.observe.stats import RoleStats
+from respserver.roles.acks import ReplicaAcks
 from respserver.roles.failover import Failover
 from respserver.roles.link import LeaderLink
 from respserver.roles.replicas import Replicas, change_history
@@ -42,6 +43,7 @@ class Roles(ServerPart):
         self._replicas = replicas
         self._link = link
         self._cluster = link.cluster
+        self._acks = ReplicaAcks(parts, replicas)
         self._on_role = on_role
         self._failover: Failover | None = None  # the one in progress
 
@@ -91,6 +93,7 @@ class Roles(ServerPart):
         self._config.replicaof = [host, str(port)]
         self._cluster.followed()
         if not self._data.follower:
+            self._ticks.cut_withheld("this server is a replica now, and its command may be lost (replica-acks)")
             self._set_follower(True)
             if self._cluster.enabled:
                 self._blocking.redirect()
@@ -147,8 +150,13 @@ class Roles(ServerPart):
         self._data.ks.resume(self._clock.now())
         self._replicas.expected()
         self._replicas.drop_all("this server is the leader now")
+        self._acks.reset()
         self.set_gates()
         self._logger.notice(f"This server is the leader from log offset {disk.offset} on: ID {disk.history.id}")
+
+    def configure(self) -> None:
+        self._acks.configure()
+        self.set_gates()
 
     def set_gates(self) -> None:
         follower = self._data.follower
@@ -207,6 +215,7 @@ class Roles(ServerPart):
     # -- events --------------------------------------------------------------------------------------------------
     def heard(self, feed: ReplicaFeed) -> None:
         """Serve clients that wait for replicas, and continue a failover. Called when a replica has acknowledged."""
+        self._acks.acknowledged()
         self._blocking.acknowledged()
         if not feed.introduced:
             feed.introduced = True
@@ -272,6 +281,11 @@ class Roles(ServerPart):
         if self._failover is not None:
             stats.failover = self._failover.state
         self._replicas.describe(stats)
+        if self._config.replica_acks:
+            stats.confirmed = self._acks.confirmed()
+            stats.withheld_clients, stats.withheld_bytes = self._ticks.withheld()
+            since = self._ticks.withheld_since()
+            stats.withheld_ms = 0 if since is None else max(0, self._clock.mono() - since)
         self._link.describe(stats)
         if stats.backlog_active and not self._gates.loading:
             stats.backlog_first = self._data.disk.oldest()

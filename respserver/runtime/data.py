@@ -32,6 +32,7 @@ class Data:
         self._logger = logger
         self.follower = False  # this is a replica: it logs what its leader logged, and expires nothing
         self.frozen = False  # writes are delayed: nothing expires
+        self._sync_all = False  # the leader requests that each tick is synced
         self.startup_memory = 0  # bytes of memory before data was loaded
         self.keys_loaded = 0
         self.last_stats: dict[str, int | float | str] | None = None  # log statistics while the data is being replaced
@@ -43,7 +44,7 @@ class Data:
         """Open the data directory and read it, on any thread. Raises CorruptError, OSError."""
         config = self._config
         options = LogOptions(
-            appendfsync=config.appendfsync, ring_bytes=config.wal_size, checkpoint_bytes=config.checkpoint_size
+            appendfsync=self._sync_policy(), ring_bytes=config.wal_size, checkpoint_bytes=config.checkpoint_size
         )
         disk = Log.open(Path(config.dir), options)
         ks = empty_keyspace(disk, config)
@@ -108,7 +109,16 @@ class Data:
         self.ks.pool.cache.max_bytes = config.node_cache_size
         _configure_nodes(self.ks, config)
         self._choose_events()
-        self.disk.configure(config.appendfsync, config.checkpoint_size)
+        self.disk.configure(self._sync_policy(), config.checkpoint_size)
+
+    def sync_all(self, required: bool) -> None:
+        """Sync each tick, regardless of ``appendfsync``, because the leader counts on it (``replica-acks``)."""
+        if required != self._sync_all:
+            self._sync_all = required
+            self.disk.configure(self._sync_policy(), self._config.checkpoint_size)
+
+    def _sync_policy(self) -> str:
+        return "always" if self._sync_all or self._config.replica_acks else self._config.appendfsync
 
 
 def empty_keyspace(disk: Log, config: Config) -> Keyspace:

@@ -30,41 +30,24 @@ from typing import Final
 from commands.session import Session
 from resp.errors import CorruptError
 from respserver.observe.logs import Logger
+from respserver.runtime.clock import Clock
+from respserver.runtime.confirmation import EVERYTHING, Confirmation
 from respserver.runtime.data import Data
 from respserver.runtime.gates import Gates
+from respserver.runtime.tickclient import TickClient
+from respserver.runtime.withholding import Withholding
 
 BACKLOGS_NS: Final = 20_000_000  # maximum duration of the backlogs in a tick
 FLUSH_AT_ONCE: Final = 500  # clients; writing to their sockets takes some milliseconds
-
-
-class TickClient:
-    """The part of a client's connection that ticks use."""
-
-    __slots__ = ("queued",)
-
-    def __init__(self) -> None:
-        self.queued = False  # in a list of clients to flush
-
-    def flush(self) -> None:
-        raise NotImplementedError
-
-    def check_output_limit(self) -> bool:
-        """Close the client if too many of its replies wait. Returns whether it is closed."""
-        raise NotImplementedError
-
-    def run_backlog(self) -> None:
-        raise NotImplementedError
-
-    def cut(self, why: str) -> None:
-        raise NotImplementedError
 
 
 class Ticks:
     """Commits batches and releases replies. ``run``: the server's method that ends a tick."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, data: Data, gates: Gates, logger: Logger, run: Callable[[], None]
-    ) -> None:
+        self, loop: asyncio.AbstractEventLoop, data: Data, gates: Gates, clock: Clock, logger: Logger,
+        run: Callable[[], None],
+    ) -> None:  # fmt: skip
         self._loop = loop
         self._data = data
         self._gates = gates
@@ -82,6 +65,10 @@ class Ticks:
         self._held: list[TickClient] = []  # clients whose replies wait
         self.whole = False  # a tick flushes all clients, regardless of their number, since the server is shutting down
         self._refused: str | None = None  # why the disk accepts no writes, as last set in the gates
+        self.confirmation = Confirmation()  # call confirmed_changed() after a change
+        self._confirming = False  # replies may have to be withheld; the only check if ``replica-acks`` is 0
+        self._withholding = Withholding(clock.mono, self._failed)
+        self._cut_next = ""  # why the next tick closes the clients whose replies it would withhold
 
     # -- the work of the next tick ---------------------------------------------------------------------------
     def queue(self) -> None:
@@ -123,7 +110,7 @@ class Ticks:
             return
         if large and (self._only_reads or not self._pending) and self.writable and (
             self._data.disk.writable() == self._refused
-        ):
+        ) and (not self._confirming or self._all_confirmed()):
             self._send(client)
             return
         client.queued = True
@@ -177,7 +164,7 @@ class Ticks:
         """Flush replies if their batch is durable. Then run the calls of after(), and the backlogs."""
         flush = self._flush
         self._flush = []
-        if len(flush) > FLUSH_AT_ONCE and not self._hold and not self.whole:
+        if len(flush) > FLUSH_AT_ONCE and not self._hold and not self.whole and not self._cut_next:
             self._flush = flush[FLUSH_AT_ONCE:]  # they are flushed in the next tick, after newly arrived commands
             del flush[FLUSH_AT_ONCE:]
             self.queue()
@@ -186,6 +173,8 @@ class Ticks:
             self._hold = False
             for client in flush:
                 client.check_output_limit()
+        elif self._confirming:
+            self._release_confirmed(flush)
         else:
             self._send_all(flush)
         if self._after:
@@ -223,11 +212,16 @@ class Ticks:
         client.queued = False
         try:
             client.flush()
-        except MemoryError:
-            client.cut("out of memory while sending its replies")
         except Exception as error:  # noqa: BLE001 - the other clients must be flushed
-            self._logger.trace("Bug while sending replies", error)
-            client.cut("its replies can't be sent")
+            self._failed(client, error)
+
+    def _failed(self, client: TickClient, error: Exception) -> None:
+        """Close a client whose replies can't be sent."""
+        if isinstance(error, MemoryError):
+            client.cut("out of memory while sending its replies")
+            return
+        self._logger.trace("Bug while sending replies", error)
+        client.cut("its replies can't be sent")
 
     # -- a disk that accepts no writes -----------------------------------------------------------------------
     @property
@@ -287,7 +281,62 @@ class Ticks:
     def _release_held(self) -> None:
         self._hold = False
         held, self._held = self._held, []
-        self._send_all(held)
+        if self._confirming:
+            self._release_confirmed(held)
+        else:
+            self._send_all(held)
+
+    # -- withheld replies ----------------------------------------------------------------------------------------
+    def confirmed_changed(self) -> None:
+        """Release the withheld replies that ``confirmation`` allows now. Called when its answers have changed."""
+        confirmation = self.confirmation
+        if confirmation.needed():
+            self._confirming = True
+            if self._withholding.since() is not None:
+                self._withholding.release(confirmation.confirmed())
+        elif self._confirming and not self._cut_next:
+            self._confirming = False
+            self._withholding.release(EVERYTHING)
+
+    def withheld_since(self) -> int | None:
+        """Return the ms (monotonic) since which the oldest reply is withheld; None if no reply is withheld."""
+        return self._withholding.since()
+
+    def withheld(self) -> tuple[int, int]:
+        """Return the number of clients with withheld replies, and the size of these in bytes."""
+        clients = self._withholding.clients()
+        return len(clients), sum([client.withheld_bytes() for client in clients])
+
+    def cut_withheld(self, why: str) -> None:
+        """Close the clients whose replies are withheld, because their outcome is unknown now: this server has lost its
+        role. The clients of the current tick follow at its end."""
+        if not self._confirming:
+            return
+        for client in [*self._withholding.take_clients(), *self._held]:
+            client.cut(why)
+        self._cut_next = why
+        self.queue()
+
+    def _all_confirmed(self) -> bool:
+        return self.confirmation.confirmed() >= self._data.disk.offset
+
+    def _release_confirmed(self, clients: list[TickClient]) -> None:
+        """Send the replies of a tick if everything that it could see is confirmed, otherwise withhold them."""
+        offset = self._data.disk.offset
+        confirmed = self.confirmation.confirmed()
+        if self._withholding.since() is not None:
+            self._withholding.release(confirmed)
+        if confirmed < offset:
+            self._withholding.withhold(clients, offset)
+        else:
+            for client in clients:
+                client.shows_data = False
+            self._send_all(clients)
+        if self._cut_next:
+            why, self._cut_next = self._cut_next, ""
+            for client in self._withholding.take_clients():
+                client.cut(why)
+            self.confirmed_changed()
 
     # -- log offsets -----------------------------------------------------------------------------------------
     def log_end(self) -> int:

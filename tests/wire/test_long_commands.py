@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from respserver.execution import slices
-from respserver.runtime.ticks import TickClient
+from respserver.runtime.tickclient import TickClient
 from respserver.testing import RunningServer
 from storage.keyspace.memory import stream_bytes
 from tests.wire.rawclient import Raw, pack

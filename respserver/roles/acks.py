@@ -1,0 +1,57 @@
+"""``replica-acks`` with a number: replies wait until so many replicas have on disk what the replies can show.
+
+Rule 1: a log offset is confirmed once this server and n replicas have had the log up to it on disk. It remains
+confirmed when a replica disconnects.
+Rule 2: what another leader confirmed is not known. A server that starts, or becomes the leader, therefore confirms
+nothing until n replicas have acknowledged its log.
+Rule 3: two connections from the same address count as one replica: the leader may not have noticed yet that a replica's
+earlier connection is gone.
+"""
+
+from __future__ import annotations
+
+from respserver.roles.replicas import Replicas
+from respserver.runtime.confirmation import Confirmation
+from respserver.runtime.parts import RuntimeParts, ServerPart
+
+
+class ReplicaAcks(ServerPart, Confirmation):
+    """The confirmation by a number of replicas."""
+
+    def __init__(self, parts: RuntimeParts, replicas: Replicas) -> None:
+        super().__init__(parts)
+        self._replicas = replicas
+        self._confirmed = 0  # log offset
+        self._number = 0  # of replicas, as last applied
+        self._ticks.confirmation = self
+
+    def needed(self) -> bool:
+        return self._config.replica_acks != 0 and not self._data.follower
+
+    def confirmed(self) -> int:
+        return self._confirmed
+
+    def acknowledged(self) -> None:
+        """Release what is confirmed now. Called when a replica has acknowledged."""
+        number = self._config.replica_acks
+        if not number:
+            return
+        offsets = sorted(self._replicas.on_disk().values(), reverse=True)
+        if len(offsets) >= number:
+            confirmed = min(offsets[number - 1], self._data.disk.synced)
+            if confirmed > self._confirmed:
+                self._confirmed = confirmed
+                self._ticks.confirmed_changed()
+
+    def configure(self) -> None:
+        """Apply a change of ``replica-acks``."""
+        if self._config.replica_acks != self._number:
+            self._number = self._config.replica_acks
+            self._replicas.ask()  # also tells the replicas whether to acknowledge each tick
+            self.reset()
+
+    def reset(self) -> None:
+        """Consider nothing confirmed. Called when this server becomes the leader, too."""
+        self._confirmed = 0
+        self.acknowledged()
+        self._ticks.confirmed_changed()
