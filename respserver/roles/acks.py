@@ -15,7 +15,7 @@ from respserver.runtime.confirmation import Confirmation
 from respserver.runtime.parts import RuntimeParts, ServerPart
 
 
-class ReplicaAcks(ServerPart, Confirmation):
+class NumberedAcks(ServerPart, Confirmation):
     """The confirmation by a number of replicas."""
 
     def __init__(self, parts: RuntimeParts, replicas: Replicas) -> None:

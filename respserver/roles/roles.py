@@ -20,7 +20,7 @@ from respserver.clients.clients import Clients
 from respserver.clients.pauses import Pauses
 from respserver.execution.blocking import Blocking
 from respserver.observe.stats import RoleStats
-from respserver.roles.acks import ReplicaAcks
+from respserver.roles.acks import NumberedAcks
 from respserver.roles.failover import Failover
 from respserver.roles.link import LeaderLink
 from respserver.roles.replicas import Replicas, change_history
@@ -43,7 +43,7 @@ class Roles(ServerPart):
         self._replicas = replicas
         self._link = link
         self._cluster = link.cluster
-        self._acks = ReplicaAcks(parts, replicas)
+        self._acks = NumberedAcks(parts, replicas)
         self._on_role = on_role
         self._failover: Failover | None = None  # the one in progress
 
