@@ -118,8 +118,8 @@ class Command:
     __slots__ = (
         "acl_categories", "adds", "alike", "args", "arity", "batch", "brief", "called", "calls", "channels",
         "complexity", "failed", "first", "flags", "group", "handler", "hot_least", "hot_most", "key_after_token",
-        "key_spec_of", "key_specs", "last", "most", "name", "reaches", "reads", "rejected", "several_keys", "shows_data",
-        "since", "step", "subcommands", "traits", "usec", "write", "writes",
+        "key_spec_of", "key_specs", "last", "most", "name", "reaches", "reads", "rejected", "several_keys",
+        "shows_data", "since", "step", "subcommands", "traits", "usec", "write", "writes",
     )  # fmt: skip
 
     def __init__(
