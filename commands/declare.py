@@ -153,9 +153,10 @@ class Command:
             flags |= {"movablekeys"}
         self.flags = flags
         self.write = "write" in flags or "may_write" in traits
-        # whether replies may show data or be results of changes: of all commands that could name a key
+        # whether replies may show data or be results of changes: of all commands that could name a key. The replies of
+        # EXEC are those of its commands
         self.shows_data = (
-            self.write or "readonly" in flags or bool(self.key_specs) or bool(traits & {"runs_queue", "reads_keys"})
+            self.write or "readonly" in flags or bool(self.key_specs) or "reads_keys" in traits
             or name.startswith("debug")
         )
         # whether a call changes data; None: every call of a write command does

@@ -73,7 +73,11 @@ class FeedOwner(Protocol):
 
     @property
     def each(self) -> bool:
-        """Whether replicas must sync and acknowledge each tick."""
+        """Whether replies wait for replicas, which must then sync and acknowledge each tick."""
+
+    @property
+    def confirmed(self) -> int:
+        """The log offset up to which replies are released; -1: unknown. Used only if ``each``."""
 
     def moved_on(self) -> None:
         """Note that ``needs`` of a feed has changed."""
@@ -131,6 +135,7 @@ class ReplicaFeed(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self._over = False
         self._told = b""  # the last list of members that was sent
+        self._confirmed = 0  # the last confirmed offset that was sent
 
     def begin(self, transport: asyncio.Transport, delay: bool) -> None:
         """Take over the connection. ``delay``: the system may join small packets (Nagle's algorithm)."""
@@ -201,7 +206,7 @@ class ReplicaFeed(asyncio.Protocol):
             if needed > self._reads:
                 self._send_away(needed)
                 return
-        self._write(head(frames.BATCH, offset, batch))
+        self._write(self._news() + head(frames.BATCH, offset, batch))
         self._write(batch)
         self.position = self.needs = offset + len(batch)
 
@@ -215,7 +220,20 @@ class ReplicaFeed(asyncio.Protocol):
     def _send_alive(self, flags: int) -> None:
         if self.owner.each and not self.copy_only:
             flags |= frames.EACH
-        self._write(encode(frames.ALIVE, self.owner.disk.offset, frames.ALIVE_BODY.pack(flags)))
+        self._write(encode(frames.ALIVE, self.owner.disk.offset, frames.ALIVE_BODY.pack(flags)) + self._news())
+
+    def tell_confirmed(self) -> None:
+        """Send the confirmed offset, if the replica does not know it."""
+        if self.live and (news := self._news()):
+            self._write(news)
+
+    def _news(self) -> bytes:
+        """Return a CONFIRM frame if the confirmed offset has moved on since the last one."""
+        owner = self.owner
+        if not owner.each or self.copy_only or owner.confirmed <= self._confirmed:
+            return b""
+        self._confirmed = owner.confirmed
+        return encode(frames.CONFIRM, self._confirmed)
 
     def message(self, frame: bytes) -> None:
         """Send a MESSAGE or SHARD frame. It is dropped if the feed is not live: messages may be lost."""

@@ -74,6 +74,8 @@ class FollowerOwner(Protocol):
         """Note that the leader requests an acknowledgement."""
     def acknowledge_each(self, each: bool) -> None:
         """Sync and acknowledge each tick, or stop doing so, as the leader requests."""
+    def confirmed_up_to(self, offset: int) -> None:
+        """Release the replies that show the log up to ``offset``."""
     def link_changed(self) -> None:
         """Note that ``up`` or ``state`` has changed."""
     def received_bytes(self, count: int) -> None: ...
@@ -284,6 +286,8 @@ class LeaderFollower:
             self.owner.acknowledge_each(flags & frames.EACH != 0)
             if flags & frames.ACKNOWLEDGE:
                 self.owner.ack_requested()
+        elif kind == frames.CONFIRM:
+            self.owner.confirmed_up_to(offset)
         elif kind in (frames.MESSAGE, frames.SHARD):
             self.owner.received_message(*frames.read_message(payload), kind == frames.SHARD)
         elif kind == frames.MEMBERS:

@@ -20,9 +20,10 @@ not send.
     MESSAGE  0                        channel length u32 | channel | message: a message was PUBLISHed
     SHARD    0                        the same: one was SPUBLISHed
     MEMBERS  0                        the other members (see members); only to a replica that announced itself
+    CONFIRM  the confirmed offset     none: the replica may release what shows the log up to that offset
 
 Rule 1: anything else raises LinkError and ends the link; nothing is skipped or guessed. This includes a length that no
-frame of its kind has: 1, 16, 0 and 8 bytes as above, and at most LONGEST for the others.
+frame of its kind has: 0, 1, 8 and 16 bytes as above, and at most LONGEST for the others.
 Rule 2: the decoder returns only complete frames.
 """
 
@@ -32,7 +33,7 @@ from struct import Struct
 from typing import NamedTuple
 from zlib import crc32
 
-BATCH, ALIVE, COPY, PIECE, DONE, MESSAGE, SHARD, MEMBERS, REPORT = b"BACPDMSNR"
+BATCH, ALIVE, COPY, PIECE, DONE, MESSAGE, SHARD, MEMBERS, REPORT, CONFIRM = b"BACPDMSNRO"
 ACKNOWLEDGE, EACH = 1, 2  # flags of ALIVE
 
 FIRST = Struct(">BQII")
@@ -49,7 +50,7 @@ LONGEST = 1 << 31
 LENGTHS = {  # by kind: minimum and maximum length of the payload
     BATCH: (1, LONGEST), ALIVE: (ALIVE_BODY.size, ALIVE_BODY.size), COPY: (COPY_BODY.size, COPY_BODY.size),
     PIECE: (1, LONGEST), DONE: (DONE_BODY.size, DONE_BODY.size), MESSAGE: (LENGTH.size, LONGEST),
-    SHARD: (LENGTH.size, LONGEST), MEMBERS: (1, 1 << 20), REPORT: (0, 0),
+    SHARD: (LENGTH.size, LONGEST), MEMBERS: (1, 1 << 20), REPORT: (0, 0), CONFIRM: (0, 0),
 }  # fmt: skip
 
 

@@ -101,6 +101,12 @@ class Checks:
             session.end_transaction(self._ctx.ks)
             raise CommandError(f"EXECABORT Transaction discarded because of: {why}")
 
+    @staticmethod
+    def queue_shows_data(session: Session) -> bool:
+        """Return whether the reply to EXEC may show data (``replica-acks``). Promotion by Sentinel is a transaction
+        without data, and must be answered although nothing is confirmed then."""
+        return bool(session.watching) or any(lookup(queued).shows_data for queued in session.queued)
+
     def must_wait(self, command: Command, session: Session, argv: list[bytes]) -> bool:
         """Return whether CLIENT PAUSE or a FAILOVER delays the call."""
         gates = self._gates

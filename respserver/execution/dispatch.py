@@ -388,11 +388,14 @@ class Dispatcher:
             raise
         session.last_command = command.name
         self._entered = command.shows_data
+        if self._timings.each and "runs_queue" in command.traits and self._checks.queue_shows_data(session):
+            conn.shows_data = True
         if (gates.held or gates.pause_until > self._ctx.now) and self._checks.must_wait(command, session, argv):
             conn.flow.paused = True
             return None
         if session.multi and "immediate" not in command.traits:
             self._transactions.queue(conn, argv)
+            self._entered = False  # the reply shows only that the call is queued
             return reply.QUEUED
         answer: Reply | None = None
         try:

@@ -173,6 +173,7 @@ class Timings:
         self.latency = LatencyEvents()
         self.histograms: dict[str, Histogram] = {}
         self.tracking = False  # whether histograms are recorded
+        self._confirming = False  # see confirm()
         self.each = False  # whether the dispatcher must look at each call after it
         self.slow_ns = NO_LIMIT_NS  # nanoseconds; slow() is called for commands that take longer
         self.configure()
@@ -180,7 +181,7 @@ class Timings:
     def configure(self) -> None:
         config = self._config
         self.tracking = config.latency_tracking
-        self.each = self.tracking or config.replica_acks != 0
+        self.each = self.tracking or self._confirming or config.replica_acks != 0
         self.slowlog.slower_than = config.slowlog_log_slower_than
         self.slowlog.resize(config.slowlog_max_len)
         self.latency.threshold = config.latency_monitor_threshold
@@ -190,6 +191,12 @@ class Timings:
         if config.latency_monitor_threshold > 0:
             limits.append(config.latency_monitor_threshold * 1_000_000)
         self.slow_ns = min(limits, default=NO_LIMIT_NS)
+
+    def confirm(self, confirming: bool) -> None:
+        """Let the dispatcher look at each call if replies may be withheld, also on a replica whose own ``replica-acks``
+        is 0."""
+        self._confirming = confirming
+        self.configure()
 
     def note(self, name: str, took_ns: int, calls: int) -> None:
         """Add calls to the histogram of the command; ``took_ns`` is their total duration."""

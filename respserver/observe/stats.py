@@ -132,7 +132,8 @@ class RoleStats:
     previous_offset: int = -1  # log offset up to which the previous ID is valid; -1: none
     backlog_active: bool = False
     backlog_first: int = 0  # the oldest log offset from which a replica can continue
-    # with replica-acks
+    # with replica-acks, also on a replica
+    confirming: bool = False  # replies may be withheld
     confirmed: int = 0  # log offset up to which replies are released
     withheld_clients: int = 0  # number of clients with withheld replies
     withheld_bytes: int = 0  # size of these replies

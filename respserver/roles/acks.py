@@ -4,12 +4,15 @@ Rule 1: a log offset is confirmed once this server and n replicas have had the l
 confirmed when a replica disconnects.
 Rule 2: what another leader confirmed is not known. A server that starts, or becomes the leader, therefore confirms
 nothing until n replicas have acknowledged its log.
-Rule 3: two connections from the same address count as one replica: the leader may not have noticed yet that a replica's
+Rule 3: on a replica, the leader decides: replies wait until it has told that what they show is confirmed. Otherwise, a
+reader of a replica could see what is lost when the leader fails and another replica takes over.
+Rule 4: two connections from the same address count as one replica: the leader may not have noticed yet that a replica's
 earlier connection is gone.
 """
 
 from __future__ import annotations
 
+from respserver.roles.link import LeaderLink
 from respserver.roles.replicas import Replicas
 from respserver.runtime.confirmation import Confirmation
 from respserver.runtime.parts import RuntimeParts, ServerPart
@@ -18,23 +21,24 @@ from respserver.runtime.parts import RuntimeParts, ServerPart
 class NumberedAcks(ServerPart, Confirmation):
     """The confirmation by a number of replicas."""
 
-    def __init__(self, parts: RuntimeParts, replicas: Replicas) -> None:
+    def __init__(self, parts: RuntimeParts, replicas: Replicas, link: LeaderLink) -> None:
         super().__init__(parts)
         self._replicas = replicas
+        self._link = link
         self._confirmed = 0  # log offset
         self._number = 0  # of replicas, as last applied
         self._ticks.confirmation = self
 
     def needed(self) -> bool:
-        return self._config.replica_acks != 0 and not self._data.follower
+        return self._link.withholds() if self._data.follower else self._config.replica_acks != 0
 
     def confirmed(self) -> int:
-        return self._confirmed
+        return self._link.confirmed if self._data.follower else self._confirmed
 
     def acknowledged(self) -> None:
         """Release what is confirmed now. Called when a replica has acknowledged."""
         number = self._config.replica_acks
-        if not number:
+        if not number or self._data.follower:
             return
         offsets = sorted(self._replicas.on_disk().values(), reverse=True)
         if len(offsets) >= number:
@@ -54,4 +58,9 @@ class NumberedAcks(ServerPart, Confirmation):
         """Consider nothing confirmed. Called when this server becomes the leader, too."""
         self._confirmed = 0
         self.acknowledged()
+        self._ticks.confirmed_changed()
+
+    def demoted(self) -> None:
+        """Continue as a replica: what this leader has confirmed remains confirmed."""
+        self._link.confirmed_up_to(self._confirmed)
         self._ticks.confirmed_changed()

@@ -97,7 +97,9 @@ class LeaderLink(ServerPart):
         self._applied = 0  # log offset after the last applied batch
         self._distrust = False  # this log differs from the leader's, so a full copy is needed
         self._requested = False  # the leader has requested an acknowledgement
-        self._each = False  # it has requested one for each tick
+        # whether it has requested one for each tick, because it withholds replies; None: no leader has told it yet
+        self._each: bool | None = None
+        self.confirmed = 0  # log offset up to which the leader released replies, as far as it has told
         self._sent = (0, 0)  # the last acknowledgement: log offset, log offset on disk
         self._sent_at = 0  # ms (monotonic) of the last acknowledgement
         self._ending: set[asyncio.Future[None]] = set()  # tasks of stopped links, and the one that opens a copy
@@ -141,7 +143,7 @@ class LeaderLink(ServerPart):
         if follower is None:
             return
         self._show(None)
-        self.acknowledge_each(False)
+        self._data.sync_all(False)
         try:
             task = follower.stop()
         except OSError as error:
@@ -154,6 +156,8 @@ class LeaderLink(ServerPart):
     def trust(self) -> None:
         """Consider this server's log correct. Called when it becomes a leader: its log defines the history."""
         self._distrust = False
+        self._each, self.confirmed = None, 0
+        self._timings.confirm(False)
 
     async def settled(self) -> None:
         while self._ending:
@@ -189,9 +193,20 @@ class LeaderLink(ServerPart):
             self._ticks.after(self._answer)
 
     def acknowledge_each(self, each: bool) -> None:
+        self._data.sync_all(each)
         if each != self._each:
             self._each = each
-            self._data.sync_all(each)
+            self._timings.confirm(each)
+            self._ticks.confirmed_changed()
+
+    def confirmed_up_to(self, offset: int) -> None:
+        if offset > self.confirmed:
+            self.confirmed = offset
+            self._ticks.confirmed_changed()
+
+    def withholds(self) -> bool:
+        """Return whether the replies of this server wait until the leader has confirmed what they show."""
+        return self._config.replica_acks != 0 if self._each is None else self._each
 
     def _answer(self) -> None:
         """Acknowledge if the leader has requested it; while batches are stalled, on_time() does it later."""
@@ -293,6 +308,7 @@ class LeaderLink(ServerPart):
     def continued(self, replid: str) -> None:
         disk = self._data.disk
         self._applied, self._force = disk.offset, False
+        self.confirmed = min(self.confirmed, disk.offset)  # the log may have been truncated
         if replid != disk.history.id:
             change_history(disk, lambda history: history.follow(replid, disk.offset), leads=False)
             self._replicas.drop_all("the leader has another replication ID")
@@ -302,10 +318,12 @@ class LeaderLink(ServerPart):
         if self._gates.loading:
             raise LinkError("the copy can't be opened")
         self._distrust = self._force = False
+        self.confirmed = 0  # offsets in the log before the copy
         self._logger.notice(f"The copy is in use: log offset {self._data.disk.offset}, ID {replid}")
 
     def _reload(self, why: str) -> asyncio.Future[None]:
         """Start to reopen the data directory. ``why``: for the log lines about replicas, which must reconnect."""
+        self._ticks.cut_withheld(why)
         self._data.ks.log.clear()
         self._data.ks.ready.clear()
         self._gates.load(True)

@@ -38,6 +38,7 @@ from respserver.runtime.threads import in_thread
 
 T = TypeVar("T")
 
+TELL_SECONDS = 0.005  # until replicas are told a confirmed offset that no batch has told them
 REMEMBERED = 1000  # number of refused replicas that are remembered
 COMPARED_AT_MOST = 16 << 20  # maximum bytes of a replica's log that are compared with this server's
 
@@ -125,6 +126,9 @@ class Replicas(ServerPart):
         self._refused: set[tuple[str, int]] = set()  # replicas whose refusal was logged
         self._requested = False  # acknowledgements are requested at the end of this tick
         self._work: set[asyncio.Future[Any]] = set()  # work done in threads for replicas
+        self._telling: asyncio.TimerHandle | None = None  # runs until replicas are told the confirmed offset
+        self._messages: list[bytes] = []  # frames that follow the batch of this tick
+        self._ticks.on_confirmed = self._confirmed_changed
         clients.on_leave.append(self._left)
 
     @property
@@ -137,7 +141,11 @@ class Replicas(ServerPart):
 
     @property
     def each(self) -> bool:
-        return self._config.replica_acks != 0
+        return self._ticks.confirmation.needed()
+
+    @property
+    def confirmed(self) -> int:
+        return self._ticks.confirmation.confirmed()
 
     # -- REPLCONF, PSYNC -----------------------------------------------------------------------------------------
     def replconf(self, session: Session, options: list[bytes]) -> bytes:
@@ -357,10 +365,32 @@ class Replicas(ServerPart):
             feed.alive(wanted=True)
 
     def message(self, channel: bytes, text: bytes, shard: bool) -> None:
-        if self.feeds:
-            frame = frames.message(channel, text, shard)
-            for feed in self.feeds:
+        if not self.feeds:
+            return
+        self._messages.append(frames.message(channel, text, shard))
+        if not self.each:
+            self._send_messages()
+        elif len(self._messages) == 1:
+            # A subscriber of a replica must not get a message before the replica has the changes that it is about.
+            self._ticks.after(self._send_messages)
+
+    def _send_messages(self) -> None:
+        messages, self._messages = self._messages, []
+        if self._ticks.stalled:
+            return  # as after an interruption of the link: their batch is not sent yet
+        for feed in self.feeds:
+            for frame in messages:
                 feed.message(frame)
+
+    def _confirmed_changed(self) -> None:
+        """Tell replicas the confirmed offset soon. Under load, the next batch does it earlier, at no cost."""
+        if self.feeds and self._telling is None:
+            self._telling = self._loop.call_later(TELL_SECONDS, self._tell_confirmed)
+
+    def _tell_confirmed(self) -> None:
+        self._telling = None
+        for feed in self.feeds:
+            feed.tell_confirmed()
 
     # -- time ----------------------------------------------------------------------------------------------------
     def on_time(self, mono: int) -> None:

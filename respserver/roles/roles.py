@@ -43,7 +43,7 @@ class Roles(ServerPart):
         self._replicas = replicas
         self._link = link
         self._cluster = link.cluster
-        self._acks = NumberedAcks(parts, replicas)
+        self._acks = NumberedAcks(parts, replicas, link)
         self._on_role = on_role
         self._failover: Failover | None = None  # the one in progress
 
@@ -95,6 +95,7 @@ class Roles(ServerPart):
         if not self._data.follower:
             self._ticks.cut_withheld("this server is a replica now, and its command may be lost (replica-acks)")
             self._set_follower(True)
+            self._acks.demoted()
             if self._cluster.enabled:
                 self._blocking.redirect()
             self._blocking.unblock_groups(errors.DEMOTED)
@@ -281,8 +282,9 @@ class Roles(ServerPart):
         if self._failover is not None:
             stats.failover = self._failover.state
         self._replicas.describe(stats)
-        if self._config.replica_acks:
-            stats.confirmed = self._acks.confirmed()
+        stats.confirming = self._ticks.confirming
+        if stats.confirming:
+            stats.confirmed = self._ticks.confirmation.confirmed()
             stats.withheld_clients, stats.withheld_bytes = self._ticks.withheld()
             since = self._ticks.withheld_since()
             stats.withheld_ms = 0 if since is None else max(0, self._clock.mono() - since)

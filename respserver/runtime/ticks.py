@@ -66,6 +66,7 @@ class Ticks:
         self.whole = False  # a tick flushes all clients, regardless of their number, since the server is shutting down
         self._refused: str | None = None  # why the disk accepts no writes, as last set in the gates
         self.confirmation = Confirmation()  # call confirmed_changed() after a change
+        self.on_confirmed: Callable[[], None] | None = None  # called by confirmed_changed()
         self._confirming = False  # replies may have to be withheld; the only check if ``replica-acks`` is 0
         self._withholding = Withholding(clock.mono, self._failed)
         self._cut_next = ""  # why the next tick closes the clients whose replies it would withhold
@@ -297,6 +298,13 @@ class Ticks:
         elif self._confirming and not self._cut_next:
             self._confirming = False
             self._withholding.release(EVERYTHING)
+        if self.on_confirmed is not None:
+            self.on_confirmed()
+
+    @property
+    def confirming(self) -> bool:
+        """Whether replies may have to be withheld."""
+        return self._confirming
 
     def withheld_since(self) -> int | None:
         """Return the ms (monotonic) since which the oldest reply is withheld; None if no reply is withheld."""

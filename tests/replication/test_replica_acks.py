@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
+import redis
 
 from tests.replication.cluster import Cluster, Node, cluster, in_sync, wait_until
+from tests.replication.test_passwords_and_tls import Certificates
 from tests.wire.rawclient import Raw
 
 
@@ -122,6 +128,136 @@ def test_everything_that_is_sent_waits(pair: tuple[Node, Node]) -> None:
         assert cache.read()
         monitor.read()  # and the lines of the commands before
         assert writer.read()[0] == b"OK"
+
+
+def test_suppressed_replies(pair: tuple[Node, Node]) -> None:
+    leader, replica = pair
+    replica.freeze()
+    with Raw(leader.port) as off, Raw(leader.port) as skip:
+        off.send("CLIENT", "REPLY", "OFF")
+        off.send("SET", "k", "v")
+        skip.send("CLIENT", "REPLY", "SKIP")
+        skip.send("SET", "k", "w")
+        skip.send("GET", "k")
+        wait_until(lambda: withheld(leader) == 1, "only one client has a reply to wait for")
+        off.send("SET", "k", "x")
+        off.send("CLIENT", "REPLY", "ON")
+        wait_until(lambda: leader.offset > int(leader.info()["replica_acks_offset"]), "the writes are logged")
+        replica.thaw()
+        assert skip.read() == b"w"
+        assert off.read() == b"OK"
+        assert off("GET", "k") == b"x"
+
+
+def test_wait_beside_it(pair: tuple[Node, Node]) -> None:
+    leader, replica = pair
+    replica.freeze()
+    with Raw(leader.port) as raw, Raw(leader.port) as impatient:
+        raw.send("SET", "k", "v")
+        raw.send("WAIT", 1, 0)
+        impatient.send("SET", "k", "w")
+        impatient.send("WAITAOF", 1, 1, 1)
+        wait_until(lambda: withheld(leader) == 2, "both wait")
+        wait_until(lambda: leader.info("clients")["blocked_clients"] == 1, "the second WAIT has timed out")
+        assert impatient.nothing_yet()
+        replica.thaw()
+        assert [raw.read() for _ in range(2)] == [b"OK", 1]
+        assert impatient.read() == b"OK"
+        assert impatient.read() == [1, 0]
+
+
+def test_what_sentinels_and_operators_send_is_answered(pair: tuple[Node, Node]) -> None:
+    leader, replica = pair
+    replica.freeze()
+    with Raw(leader.port) as writer, Raw(leader.port) as raw:
+        writer.send("SET", "k", "v")
+        wait_until(lambda: withheld(leader) == 1, "the reply is withheld")
+        assert raw("PING") == b"PONG"
+        assert b"role:master" in raw("INFO")
+        assert raw("PUBLISH", "__sentinel__:hello", "x") == 0
+        assert raw("ROLE")[0] == b"master"
+        assert b"cmd=" in raw("CLIENT", "LIST")
+        assert raw("CONFIG", "GET", "replica-acks") == [b"replica-acks", b"1"]
+        assert "wrong number" in raw("GET")
+        assert raw("MULTI") == b"OK"
+        assert raw("CLIENT", "SETNAME", "x") == b"QUEUED"
+        assert raw("CLIENT", "KILL", "TYPE", "pubsub") == b"QUEUED"
+        assert raw("EXEC") == [b"OK", 0]
+        assert withheld(leader) == 1
+        raw.pipeline(("MULTI",), ("PING",), ("EXISTS", "k"))
+        raw.send("EXEC")
+        wait_until(lambda: withheld(leader) == 2, "a transaction that shows data is withheld")
+        replica.thaw()
+        assert raw.read() == [b"PONG", 1]
+
+
+def test_a_promotion_is_answered(own: tuple[Node, Node]) -> None:
+    """Sentinel would otherwise give up, and never send the other replicas to the new leader."""
+    leader, replica = own
+    replica("CONFIG", "SET", "replica-acks", 1)
+    leader.kill()
+    with Raw(replica.port) as sentinel, Raw(replica.port) as reader:
+        sentinel.pipeline(("MULTI",), ("REPLICAOF", "NO", "ONE"), ("CLIENT", "KILL", "TYPE", "pubsub"))
+        assert sentinel("EXEC") == [b"OK", 0]
+        assert b"role:master" in sentinel("INFO", "replication")
+        reader.send("GET", "before")
+        wait_until(lambda: withheld(replica) == 1, "what the replicas have is not known")
+        assert "NOREPLICAS" in replica.say("SET", "k", "v")
+        leader.config["replicaof"] = f"127.0.0.1 {replica.port}"
+        leader.start()
+        assert reader.read() == b"1"
+
+
+def test_a_shutdown_waits_and_then_answers_nothing(servers: Cluster) -> None:
+    """The outcome of a write whose reply was withheld is unknown, so no reply is sent, but it is logged."""
+    leader, replica = servers.pair(shutdown_timeout=1, repl_timeout=60)
+    leader("CONFIG", "SET", "replica-acks", 1)
+    assert leader("SET", "before", "1")
+    replica.freeze()
+    with Raw(leader.port) as writer, Raw(leader.port) as reader:
+        writer.send("SET", "k", "v")
+        reader.send("GET", "k")
+        wait_until(lambda: withheld(leader) == 2, "the replies are withheld")
+        leader.stop()
+        for client in (writer, reader):
+            with pytest.raises((EOFError, ConnectionError)):
+                client.read()
+    leader.start()
+    assert leader("GET", "k") == b"v"
+
+
+def test_a_shutdown_answers_what_replicas_confirm_in_time(own: tuple[Node, Node]) -> None:
+    leader, replica = own
+    replica.freeze()
+    with Raw(leader.port) as writer:
+        writer.send("SET", "k", "v")
+        wait_until(lambda: withheld(leader) == 1, "the reply is withheld")
+        leader.redis.connection_pool.disconnect()
+        os.kill(leader.pid, signal.SIGTERM)
+        wait_until(lambda: leader.logged("scheduling shutdown"), "it stops")
+        replica.thaw()
+        assert writer.read() == b"OK"
+
+
+def test_tls(servers: Cluster, tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path)
+    settings = certificates.settings() | {"tls_auth_clients": "no"}
+    leader, replica = servers.node(**settings), servers.node(**certificates.settings(), start=False)
+    replica.config["replicaof"] = f"127.0.0.1 {settings['tls_port']}"
+    replica.start()
+    wait_until(lambda: in_sync(leader, replica), "in sync")
+    leader("CONFIG", "SET", "replica-acks", 1)
+    secure = redis.Redis(port=int(settings["tls_port"]), ssl=True, ssl_ca_certs=certificates.ca, socket_timeout=10)
+    with secure, ThreadPoolExecutor(1) as pool:
+        assert secure.set("big", "x" * 200_000)
+        replica.freeze()
+        with secure.pipeline(transaction=False) as pipe:
+            pipe.set("k", "v").get("big").get("k")
+            replies = pool.submit(pipe.execute)
+            wait_until(lambda: withheld(leader) == 1, "the replies are withheld")
+            assert not replies.done()
+            replica.thaw()
+            assert replies.result() == [True, b"x" * 200_000, b"v"]
 
 
 def test_too_few_replicas_refuse_writes(own: tuple[Node, Node]) -> None:
