@@ -1,9 +1,10 @@
 """Compares tidelog with redis-server on this machine, in one run. See ``scripts/bench --help``.
 
 ``scripts/bench`` runs the workloads that are declared in ``append``, ``polling``, ``ranges``, ``groups``, ``fanout``,
-``space``, ``xstreams`` and ``cpu``. ``long``, ``replication``, ``spark``, ``report``, ``pending_memory``, ``turns`` and
-``workers`` are separate programs.
+``space``, ``xstreams`` and ``cpu``. ``long``, ``replication``, ``spark``, ``report``, ``pending_memory``, ``turns``,
+``acks`` and ``workers`` are separate programs.
 
+    acks            ``python -m benchmarks.acks``: what replies cost that wait for replicas
     append          appends: by clients, pipeline, payload and appendfsync; many in one command; the ceiling
     ceiling         a server on uvloop and hiredis that does nothing: the limit of any server in Python
     cpu             the server's CPU time per command, user and system
