@@ -209,8 +209,12 @@ class LeaderLink(ServerPart):
         return self._config.replica_acks != 0 if self._each is None else self._each
 
     def _answer(self) -> None:
-        """Acknowledge if the leader has requested it; while batches are stalled, on_time() does it later."""
-        if self._requested and not self._ticks.stalled:
+        """Acknowledge if the leader has requested it; while batches are stalled, on_time() does it later.
+
+        If the tick of a batch is still to come, its end does it. Otherwise, the acknowledgement would not cover the
+        batch, and the leader would wait for the next one, up to a second.
+        """
+        if self._requested and not self._ticks.stalled and not self._data.ks.log:
             self._requested = False
             self._acknowledge()
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
+import socket
+import threading
+import time
 from collections.abc import Iterator
 from typing import Self
 
@@ -29,6 +33,17 @@ class Withholding(FakeLeader):
         yield going_on(encode(ALIVE, offset, ALIVE_BODY.pack(EACH)))
         while part := self.steps.get():
             yield part
+
+    def _answer(self, sock: socket.socket, argv: list[bytes]) -> None:
+        """Send the steps from another thread, so that acknowledgements are read meanwhile."""
+        if argv[0] == b"PSYNC":
+            threading.Thread(target=self._send_steps, args=(sock, argv), daemon=True).start()
+        else:
+            super()._answer(sock, argv)
+
+    def _send_steps(self, sock: socket.socket, argv: list[bytes]) -> None:
+        with contextlib.suppress(OSError):
+            super()._answer(sock, argv)
 
     def write(self, key: bytes, value: bytes) -> None:
         batch = records.set_string(key, value, 0)
@@ -162,6 +177,23 @@ def test_a_restarted_replica_waits_for_its_leader(follower: tuple[Node, Withhold
             wait_until(lambda: again.offset >= 0, "it follows")
             again.confirm()
             assert reader.read() == b"v"
+
+
+def test_each_batch_is_acknowledged_at_once(servers: Cluster) -> None:
+    """Not only with the periodic acknowledgement, a second later: the periodic work may run between a batch and its
+    tick. It runs 500 times a second here."""
+    node = servers.node(hz=500, repl_timeout=60)
+    node("SET", "before", "1")
+    with Withholding() as leader:
+        node.follow(leader.port)
+        wait_until(lambda: leader.offset >= 0, "it follows")
+        end = time.monotonic() + 20
+        for number in range(100):
+            leader.write(b"k", b"%d" % number)
+            wanted = b"%d" % leader.offset
+            while leader.requests[-1][-1:] != [wanted]:
+                assert time.monotonic() < end, f"{number} batches are acknowledged in 20 seconds"
+                time.sleep(0.0002)
 
 
 def test_a_real_leader_confirms_soon(servers: Cluster) -> None:
