@@ -16,7 +16,7 @@ from tests.wire.xprograms.masks import masked
 from tests.wire.xprograms.typed import Reply, Typed, Words
 from tidelog.testing import ServerError
 
-MINUTES = float(os.environ.get("TIDELOG_LONG") or 0.1)  # the same in short is tested always
+MINUTES = float(os.environ.get("TIDELOG_LONG") or 0)
 AT_ONCE = 40  # programs before a kill
 SETTINGS = {"checkpoint_size": "1mb", "wal_size": "1mb", "stream_node_max_entries": 4}
 
@@ -98,6 +98,7 @@ def test_programs_survive() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.skipif(not MINUTES, reason="for as long as TIDELOG_LONG says: scripts/test long")
 @pytest.mark.timeout(MINUTES * 60 + 300)
 def test_programs_survive_for_long() -> None:
     with cluster() as made:
