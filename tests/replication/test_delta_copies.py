@@ -18,6 +18,7 @@ from persistence.storecopy import entries as entries_of
 from replication.frames import BATCH, COPY, COPY_BODY, DONE, DONE_BODY, PIECE, REPORT, encode
 from replication.handshake import DELTA, request
 from respserver.maintenance import checkpoints
+from respserver.runtime.threads import in_thread
 from respserver.testing import start_in_thread
 from tests.replication.cluster import Cluster, Node, assert_same, cluster, in_sync, wait_until
 from tests.replication.fakeleader import ID, FakeLeader, copy
@@ -134,10 +135,9 @@ def test_a_checkpoint_precedes_the_copy(rejoining: Rejoining) -> None:
 def test_a_copy_does_not_need_the_checkpoint(slow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The replica waits for an answer, so the copy begins anyway: after a few seconds, or at once after an error."""
     over = threading.Event()
-    run = checkpoints.in_thread
 
     async def waits(work: Callable[[], Any]) -> Any:
-        return await run(lambda: (over.wait(), work())[1])
+        return await in_thread(lambda: (over.wait(), work())[1])
 
     def fails(rewrite: bool) -> None:
         raise OSError(errno.ENOSPC, "no space")
