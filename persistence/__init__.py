@@ -10,9 +10,10 @@
     layout         the bytes of the store's entries
     checkpoint     the changes of a checkpoint, applied to the store as one transaction
     checksums      counts and checksums of the store's entries
+    rewind         deletes the end of the log, so that another history can continue from there
     storecopy      a copy of the store in chunks, for a replica
-    noderuns      runs of nodes with digests: the report of a replica's nodes to its leader
-    ownnodes      the nodes of a replica's own store during a copy of its leader's
+    noderuns       runs of nodes with digests: the report of a replica's nodes to its leader
+    ownnodes       the nodes of a replica's own store during a copy of its leader's
     fullcopy       receives a copy of a leader's store and installs it
     scrub          reads and verifies the whole store in the background
     verification   verifies a data directory that no server uses

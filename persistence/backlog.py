@@ -103,7 +103,7 @@ class Backlog:
         found = self._read(offset, limit)
         if found and found[0][0] < offset:
             at, batch = found[0]
-            found[0] = offset, _records_from(batch, offset - at)
+            found[0] = offset, records_from(batch, offset - at)
         return found
 
     def _read(self, offset: int, limit: int) -> Batches:
@@ -172,13 +172,23 @@ class Backlog:
         if crc is not None:
             self._remembered = last[0], crc
 
-    def checksum_of_end(self, size: int) -> tuple[int, int] | None:
-        """Return start offset and crc32 of the last ``size`` bytes, or of the whole log if it is shorter.
+    def checksum_of_end(self, size: int, end: int = -1) -> tuple[int, int] | None:
+        """Return start offset and crc32 of the last ``size`` bytes before ``end`` (-1: the end of the log), or of all
+        if there are fewer.
 
-        Used for logs that diverged and then continued with equal batches. Raises CorruptError, OSError.
+        Used for logs that diverged and then continued with equal batches. Returns None if the log does not contain the
+        bytes, or no record begins at ``end``. Raises CorruptError, OSError.
         """
-        start, end = max(self.first_offset(), self.offset - size), self.offset
-        crc = self._crc(start, end) if start < end else None
+        if end < 0:
+            end = self.offset
+        start = max(self.first_offset(), end - size)
+        if start >= end:
+            return None
+        try:
+            self.read(end, 1)
+        except GoneError:
+            return None
+        crc = self._crc(start, end)
         return None if crc is None else (start, crc)
 
     def matches(self, start: int, end: int, crc: int) -> bool | None:
@@ -214,7 +224,7 @@ def _offset(frame: Frame) -> int:
     return frame[0]
 
 
-def _records_from(batch: bytes, start: int) -> bytes:
+def records_from(batch: bytes, start: int) -> bytes:
     """Return the records of a batch from byte ``start`` on. Raises GoneError if no record begins there."""
     at = 0
     while at < start:

@@ -66,6 +66,11 @@ class History:
             return False
         return replid == self.id or any(replid == name and offset <= valid for name, valid in self.previous)
 
+    def points(self, end: int) -> dict[str, int]:
+        """Return the log offset up to which the history of each ID is that of this log, which ends at ``end``. The
+        current ID is the first."""
+        return {self.id: end, **{name: min(valid, end) for name, valid in reversed(self.previous)}}
+
     @property
     def ids(self) -> frozenset[str]:
         """The current ID and the previous IDs."""

@@ -333,6 +333,24 @@ class Journal:
                 self._segments.release(gone, keep)
         return not left
 
+    def rewind(self, at: int, kept: bytes) -> None:
+        """Delete the batch at log offset ``at`` and all later ones, put ``kept`` in its place if it is not empty, and
+        sync. Raises OSError."""
+        end = at + len(kept)
+        with reported(self.path), self._env.begin(write=True, db=self._batches) as txn:
+            cursor = txn.cursor()
+            cursor.set_range(KEY.pack(at))
+            while cursor.key():
+                cursor.delete()
+            if kept:
+                txn.put(KEY.pack(at), CRC.pack(crc32(kept)) + kept)
+            for number, last in self._segments.ends.items():
+                if last > end:
+                    self._put_segment(txn, number, end)
+            self._put_end(txn, end)
+            used = self._used(txn)
+        self.end, self.used = end, used
+
     def _forget_segments(self, txn: lmdb.Transaction, first: int) -> list[int]:
         """Remove the entries of segments whose batches all end at or before ``first``. Return their numbers."""
         gone = [number for number, end in self._segments.ends.items() if end <= first]

@@ -32,7 +32,7 @@ from persistence.ownnodes import OwnNodes
 from persistence.storecopy import UnknownDatabaseError
 from replication import frames
 from replication.frames import LinkError, NewerError, ReplicationFrame
-from replication.handshake import Introduction, PsyncAnswer, ShorterHistoryError, request
+from replication.handshake import Introduction, Lineage, PsyncAnswer, ShorterHistoryError, request
 from replication.link import ReplicationConnection
 from resp.errors import CorruptError
 
@@ -57,10 +57,12 @@ class FollowerOwner(Protocol):
         """Return a new directory for a full copy, which may refer to the nodes in ``own``. Raises OSError."""
     def own_nodes(self) -> OwnNodes:
         """Return the nodes of this server's store. Raises OSError, CorruptError."""
-    def history_of(self, replid: str) -> History:
-        """Return the history of a server whose whole log is the leader's."""
+    def history_of(self, replid: str, leader: Lineage | None) -> History:
+        """Return the history of a server whose whole log is the leader's. ``leader``: None if unknown."""
     async def copied(self, replid: str) -> None:
         """Install the copy that is complete. Raises OSError, CorruptError, LinkError."""
+    async def rewound(self, offset: int) -> None:
+        """Delete this log's records from ``offset`` on. Raises LinkError."""
     def continued(self, replid: str) -> None:
         """Continue from this log's end, as the leader has agreed; its ID is now ``replid``. Raises OSError."""
     def batch(self, offset: int, batch: bytes) -> None:
@@ -242,6 +244,8 @@ class LeaderFollower:
         elif who.offset < 0:
             raise LinkError("the leader continues without an offset, although a full copy was requested")
         else:
+            if who.rewound:
+                await owner.rewound(who.offset)
             owner.continued(answer.replid)
             owner.note(f"Continuing from the end of the log: leader {self.host}:{self.port}, ID {answer.replid}")
         self._set("connected")
@@ -354,7 +358,7 @@ class LeaderFollower:
                     percent = min(99, 100 * incoming.entries // max(1, entries))
                     owner.note(f"Full copy: {percent} %, entries={incoming.entries} bytes={incoming.bytes}")
             (sent,) = frames.read_numbers(frames.DONE_BODY, frame.payload)
-            history = owner.history_of(answer.replid)
+            history = owner.history_of(answer.replid, link.leader)
             work = loop.run_in_executor(None, incoming.finish, answer.offset, sent, history)
             await asyncio.shield(work)
         except BaseException as error:

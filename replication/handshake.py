@@ -3,7 +3,7 @@
     replica                                   leader
     PING                                      +PONG        (or -NOAUTH; then AUTH must succeed)
     AUTH [user] password                      +OK          if masterauth is set
-    REPLCONF tidelog 1 capa format-2          +OK <end> <ID> <previous ID>...   the leader's log offset and history; a
+    REPLCONF tidelog 1 capa format-2          +OK <end> <ID>:<offset>...   the leader's history, see ``Lineage``; a
                                                            redis-server replies with an error and can't be followed;
                                                            earlier leaders ignore any capa, see ``formats``, and
                                                            reply only +OK
@@ -27,12 +27,14 @@ such as that of a directory that was restored from a backup.
 Rule 1: a replica with data does not request a full copy from a leader whose history is shorter than its own data and
 has no ID in common with it. Such a leader has probably started with an empty or a foreign directory, and the copy would
 delete the data. The replica takes the copy only if the operator demands it.
+Rule 2: a replica whose log diverged from the leader's, such as that of a former leader, asks to continue from the point
+where they diverged, if its log can be rewound to it. It deletes the records after it only after the leader has agreed.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from replication.formats import CAPA, FORMAT
@@ -44,7 +46,7 @@ DELTA = b"delta"  # a capability: the replica has nodes and can report them (per
 LONGEST_LINE = 4096  # maximum size of a reply, including its line feed
 MOST_EMPTY = 1000  # maximum empty lines before a reply
 # Exactly what a leader sends: the ID becomes part of the file ``replication``, and the offset that of the log.
-LINEAGE = re.compile(r"(?:0|[1-9][0-9]{0,17})(?: [0-9a-f]{40}){1,100}", re.ASCII)
+LINEAGE = re.compile(r"(?:0|[1-9][0-9]{0,17})(?: [0-9a-f]{40}:(?:0|[1-9][0-9]{0,17})){1,50}", re.ASCII)
 ANSWER = re.compile(r"\+(?:CONTINUE ([0-9a-f]{40})|FULLRESYNC ([0-9a-f]{40}) (0|[1-9][0-9]{0,17})( DELTA)?)")
 
 
@@ -61,10 +63,31 @@ class Lineage:
     """The history of a server's data."""
 
     end: int  # log offset; 0 if there are no keys
-    ids: frozenset[str]  # the replication ID and the previous IDs
+    points: dict[str, int]  # the replication ID, then the previous IDs, newest first, with the offsets of their ends
+
+    @property
+    def current(self) -> str:
+        return next(iter(self.points))
+
+    def related(self, other: Lineage) -> bool:
+        """Return whether both have an ID in common."""
+        return not self.points.keys().isdisjoint(other.points)
+
+    def diverged(self, leader: Lineage) -> tuple[str, int] | None:
+        """Return the last point that both histories have in common, and an ID that both have there.
+
+        Returns None if they have none in common, or if this one is only longer: the leader may not have its end yet.
+        """
+        common = [(min(end, leader.points[name]), name) for name, end in self.points.items() if name in leader.points]
+        if not common:
+            return None
+        offset, name = max(common)
+        if name == leader.current and offset < self.points[name]:
+            return None
+        return name, offset
 
     def encode(self) -> bytes:
-        return b" ".join([b"%d" % self.end, *(replid.encode() for replid in sorted(self.ids))])
+        return b" ".join([b"%d" % self.end, *(b"%b:%d" % (name.encode(), end) for name, end in self.points.items())])
 
     @classmethod
     def decode(cls, text: str) -> Lineage | None:
@@ -73,8 +96,8 @@ class Lineage:
             return None
         if LINEAGE.fullmatch(text) is None:
             raise LinkError(f"the leader describes its history as {text[:100]!r}")
-        end, *ids = text.split(" ")
-        return cls(int(end), frozenset(ids))
+        end, *points = text.split(" ")
+        return cls(int(end), {point[:40]: int(point[41:]) for point in points})
 
 
 @dataclass(slots=True)
@@ -90,9 +113,13 @@ class Introduction:
     history: tuple[int, int] | None = None  # start offset and crc32 of the end of its log
     failover: bool = False
     longer: tuple[int, int] | None = None  # the same for a longer part of the end
-    data: Lineage | None = None  # the data that a full copy may not replace with less (Rule 1); None: any data
     member: ClusterMember | None = None  # how it announces itself to clients; None: cluster-enabled is no
     delta: bool = False  # this server has nodes in its store, and reports them for a copy
+    lineage: Lineage | None = None  # None: unknown, or this server's log is known to be wrong
+    keeps: bool = False  # Rule 1 applies
+    # Rule 2: returns start offset and crc32 of the last bytes before a log offset; None if the log can't end there
+    rewind: Callable[[int], tuple[int, int] | None] | None = None
+    rewound: bool = False  # ``offset`` is that of Rule 2
 
 
 @dataclass(slots=True)
@@ -116,7 +143,7 @@ class Handshake:
     def __init__(self, who: Introduction) -> None:
         self._steps = list(_steps(who))
         self._credentials = f"masterauth for masteruser {who.user!r}" if who.user else "masterauth"
-        self._data = who.data
+        self._who = who
         self._at = 0
         self._buffer = b""
         self._empty = 0  # number of lines since the last reply
@@ -162,19 +189,33 @@ class Handshake:
         if not text.startswith("+"):
             self._refused(step, text)
         if step == "REPLCONF tidelog":
-            self._compare(Lineage.decode(text.removeprefix("+OK").removeprefix(" ")))
+            self.leader = Lineage.decode(text.removeprefix("+OK").removeprefix(" "))
+            if self.leader is not None and self._who.lineage is not None:
+                self._compare(self.leader, self._who.lineage)
         self._at += 1
         return self._steps[self._at][1]
 
-    def _compare(self, leader: Lineage | None) -> None:
-        """Raise ShorterHistoryError if a full copy would violate Rule 1."""
-        self.leader, own = leader, self._data
-        if leader is not None and own is not None and leader.end < own.end and not leader.ids & own.ids:
+    def _compare(self, leader: Lineage, own: Lineage) -> None:
+        """Apply Rule 2. Raises ShorterHistoryError if a full copy would violate Rule 1."""
+        who = self._who
+        if who.keeps and leader.end < own.end and not leader.related(own):
             raise ShorterHistoryError(
                 f"a full copy is refused: the leader's history is not that of this server's data (log offset {own.end})"
                 " and is shorter. Has the leader started with the wrong directory? To replace this server's data,"
                 " send REPLICAOF host port FORCE"
             )
+        point = own.diverged(leader)
+        if point is None or who.rewind is None:
+            return
+        if point[1] == who.offset:
+            who.replid = point[0]  # an ID that the leader knows, also after a crash right after the log was rewound
+        else:
+            piece = who.rewind(point[1])
+            if piece is None:
+                return
+            who.replid, who.offset = point
+            who.history, who.longer, who.rewound = piece, None, True
+        self._steps = list(_steps(who))
 
     def _refused(self, step: str, text: str) -> None:
         """Raise LinkError, unless the next step may resolve the refusal."""

@@ -365,8 +365,11 @@ class RespServer:
         self.served_time.update()
         self._carry_over(old)
 
-    async def _replace_data(self) -> None:
-        """Reopen the data directory after a copy was installed in it. Raises CorruptError, OSError."""
+    async def _replace_data(self, work: Callable[[], None] | None = None) -> None:
+        """Reopen the data directory, which was changed by a copy or by ``work``. Raises CorruptError, OSError.
+
+        ``work``: called in a thread while the directory is closed.
+        """
         await self.checkpoints.finish()
         await self.replicas.finish()
         old = self.data.ks
@@ -375,6 +378,8 @@ class RespServer:
             if conn.output.streams:
                 conn.cut("its reply came from data that is being replaced")
         self.data.close()
+        if work is not None:
+            await self._loop.run_in_executor(None, work)
         self.data.use(*await self._loop.run_in_executor(None, self.data.load))
         self.ticks.data_replaced()
         self._carry_over(old)

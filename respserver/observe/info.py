@@ -240,6 +240,7 @@ def _stats(s: ServerStats) -> Fields:
     yield "sync_full", s.roles.full_syncs
     yield "sync_partial_ok", s.roles.partial_syncs
     yield "sync_partial_err", s.roles.refused_partial
+    yield "sync_truncated", s.roles.truncated
     yield "expired_keys", ks.expired_keys
     yield "evicted_keys", 0
     yield "evicted_clients", 0

@@ -155,6 +155,7 @@ class RoleStats:
     full_syncs: int = 0
     partial_syncs: int = 0
     refused_partial: int = 0
+    truncated: int = 0  # how often this server deleted the end of its log, see ``persistence.rewind``
     bytes_in: int = 0
     bytes_out: int = 0
 

@@ -20,13 +20,15 @@ from pathlib import Path
 from ssl import SSLContext
 
 from commands.session import LEADER, Session, TransportStats
+from persistence.backlog import GoneError
 from persistence.fullcopy import Incoming
-from persistence.history import History
+from persistence.history import MOST_PREVIOUS, History
 from persistence.ownnodes import OwnNodes
+from persistence.rewind import rewind
 from replication import formats
 from replication.follower import LeaderFollower
 from replication.frames import LinkError, NewerError
-from replication.handshake import Introduction
+from replication.handshake import Introduction, Lineage
 from replication.link import ReplicationConnection as Socket
 from resp.errors import CorruptError
 from respserver.clients.clients import Clients
@@ -72,7 +74,8 @@ class LeaderTransport:
 class LinkEvents:
     """The server's functions that a link calls."""
 
-    replace_data: Callable[[], Coroutine[object, object, None]]  # opens the data directory again
+    # (work): opens the data directory again; ``work`` is called in a thread while it is closed
+    replace_data: Callable[[Callable[[], None] | None], Coroutine[object, object, None]]
     stop: Callable[[bool, bool], None]  # (save, now): stops the server
     on_change: Callable[[], None]  # the state of the link has changed
     on_failure: Callable[[Exception], None]  # an attempt to connect has failed
@@ -91,6 +94,7 @@ class LeaderLink(ServerPart):
         self.cluster = Cluster(parts, replicas, lambda: self.up)
         self._events = events
         self._force = False  # a full copy may replace more data of an unrelated history, once
+        self.truncated = 0  # how often the end of the log was deleted, because it diverged from the leader's
         self.takeover = False  # during a FAILOVER: request the followed server to become the leader
         self._follower: LeaderFollower | None = None
         self._bytes_in = 0
@@ -122,7 +126,7 @@ class LeaderLink(ServerPart):
         follower, history = self._follower, self._data.disk.history
         if follower is None or follower.state != "sync" or follower.link is None or follower.link.leader is None:
             return history.complete
-        return history.complete and not history.ids.isdisjoint(follower.link.leader.ids)
+        return history.complete and not history.ids.isdisjoint(follower.link.leader.points)
 
     @property
     def syncing(self) -> bool:
@@ -176,16 +180,22 @@ class LeaderLink(ServerPart):
             config.masteruser, config.masterauth.encode("utf-8", "surrogateescape"),
         )  # fmt: skip
         who.failover = self.takeover
-        if not self._force and not config.replica_accept_shorter:
-            who.data = self._replicas.lineage()
         who.member = self.cluster.me() if self.cluster.enabled else None
         who.delta = disk.store.has_nodes
+        who.lineage = self._replicas.lineage()
+        who.keeps = not self._force and not config.replica_accept_shorter
         if not self._distrust:
             # the replica that becomes the leader knows this server by its current ID
             who.replid = disk.history.id if who.failover else disk.history.ask(disk.offset)
             who.offset, who.history = disk.offset, disk.signature()
             who.longer = disk.checksum_of_end(COMPARED) if who.history is not None else None
+            who.rewind = None if who.failover else self._checksum_before
         return who
+
+    def _checksum_before(self, offset: int) -> tuple[int, int] | None:
+        """Return start offset and crc32 of the last bytes before a log offset; None if the log can't end there."""
+        disk = self._data.disk
+        return disk.checksum_of_end(COMPARED, offset) if disk.store.offset <= offset else None
 
     def ack_requested(self) -> None:
         if not self._requested:
@@ -309,6 +319,29 @@ class LeaderLink(ServerPart):
                 f" data up to log offset {self._applied}"
             )
 
+    async def rewound(self, offset: int) -> None:
+        problem: list[Exception] = []
+
+        def work() -> None:
+            try:
+                rewind(Path(self._config.dir), offset)
+            except (OSError, CorruptError, GoneError) as error:  # the log can be opened as it is
+                problem.append(error)
+
+        disk = self._data.disk
+        wrong = disk.check_files()
+        if wrong is not None:  # the files may be those of another server
+            raise LinkError(wrong)
+        self._logger.warning(
+            f"The end of this server's log is being deleted, {disk.offset - offset} bytes from log offset {offset} on:"
+            " the leader's history does not have these records"
+        )
+        await asyncio.shield(self._reload("the end of this server's log is deleted", work))
+        if self._gates.loading or self._data.disk.offset != offset:
+            self._distrust = True
+            raise LinkError(f"this server's log can't be rewound to log offset {offset}, it is copied: {problem}")
+        self.truncated += 1
+
     def continued(self, replid: str) -> None:
         disk = self._data.disk
         self._applied, self._force = disk.offset, False
@@ -325,21 +358,24 @@ class LeaderLink(ServerPart):
         self.confirmed = 0  # offsets in the log before the copy
         self._logger.notice(f"The copy is in use: log offset {self._data.disk.offset}, ID {replid}")
 
-    def _reload(self, why: str) -> asyncio.Future[None]:
-        """Start to reopen the data directory. ``why``: for the log lines about replicas, which must reconnect."""
+    def _reload(self, why: str, work: Callable[[], None] | None = None) -> asyncio.Future[None]:
+        """Start to reopen the data directory. ``why``: for the log lines about replicas, which must reconnect.
+
+        ``work``: called in a thread while the directory is closed.
+        """
         self._ticks.cut_withheld(why)
         self._data.ks.log.clear()
         self._data.ks.ready.clear()
         self._gates.load(True)
         self._replicas.drop_all(why)
-        task = asyncio.ensure_future(self._open_again())
+        task = asyncio.ensure_future(self._open_again(work))
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
         return task
 
-    async def _open_again(self) -> None:
+    async def _open_again(self, work: Callable[[], None] | None) -> None:
         try:
-            await self._events.replace_data()
+            await self._events.replace_data(work)
         except Exception as error:  # noqa: BLE001 - even after a bug, the state must not remain "loading"
             self._logger.warning(f"The data directory can't be opened again, the server stops: {error!r}")
             self._events.stop(False, False)
@@ -356,8 +392,10 @@ class LeaderLink(ServerPart):
             raise OSError(errno.ENOENT, problem)
         return Incoming(Path(self._config.dir), self._config.wal_size, own)
 
-    def history_of(self, replid: str) -> History:
-        return History(replid, [], self._data.disk.history.boot, complete=False)
+    def history_of(self, replid: str, leader: Lineage | None) -> History:
+        points = leader.points if leader is not None and leader.current == replid else {}
+        previous = [(name, end) for name, end in points.items() if name != replid][:MOST_PREVIOUS]
+        return History(replid, previous, self._data.disk.history.boot, complete=False)
 
     def received_bytes(self, count: int) -> None:
         self._bytes_in += count
@@ -417,7 +455,7 @@ class LeaderLink(ServerPart):
         self._clients.add(session)
 
     def describe(self, stats: RoleStats) -> None:
-        stats.bytes_in = self._bytes_in
+        stats.bytes_in, stats.truncated = self._bytes_in, self.truncated
         link = self._follower
         if link is None:
             return

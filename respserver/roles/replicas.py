@@ -163,7 +163,7 @@ class Replicas(ServerPart):
     def lineage(self) -> Lineage:
         """Return the history of this server's data."""
         disk = self.disk
-        return Lineage(disk.offset if self._data.ks.keys else 0, disk.history.ids)
+        return Lineage(disk.offset if self._data.ks.keys else 0, disk.history.points(disk.offset))
 
     def announced(self, session: Session) -> tuple[Announcement, Connection]:
         """Return the REPLCONF options of the sender of a PSYNC. Raises CommandError if it is not a tidelog server."""

@@ -130,7 +130,7 @@ OTHER = "f" * 40
 
 def introduced(data: Lineage | None, line: bytes) -> Handshake:
     """A handshake of a replica with this data, up to the reply in which the leader describes its history."""
-    handshake = Handshake(Introduction("?", -1, 6380, data=data))
+    handshake = Handshake(Introduction("?", -1, 6380, lineage=data, keeps=True))
     handshake.start()
     handshake.feed(b"+PONG\r\n")
     handshake.feed(b"+OK" + line + b"\r\n")
@@ -138,8 +138,8 @@ def introduced(data: Lineage | None, line: bytes) -> Handshake:
 
 
 def test_golden_description_of_a_history() -> None:
-    both = Lineage(4711, frozenset([OTHER, ID]))
-    assert both.encode() == f"4711 {ID} {OTHER}".encode()
+    both = Lineage(4711, {OTHER: 4711, ID: 100})
+    assert both.encode() == f"4711 {OTHER}:4711 {ID}:100".encode()
     assert introduced(None, b" " + both.encode()).leader == both
     assert introduced(None, b"").leader is None
 
@@ -149,19 +149,82 @@ def test_golden_description_of_a_history() -> None:
     [(99, [OTHER], True), (0, [OTHER], True), (100, [OTHER], False), (99, [OTHER, ID], False), (99, [ID], False)],
 )
 def test_a_copy_of_less_data_of_another_history(end: int, ids: list[str], refused: bool) -> None:
-    line = b" " + Lineage(end, frozenset(ids)).encode()
+    line = b" " + Lineage(end, dict.fromkeys(ids, end)).encode()
     if refused:
         with pytest.raises(ShorterHistoryError, match=r"log offset 100\) and is shorter.* REPLICAOF host port FORCE"):
-            introduced(Lineage(100, frozenset([ID])), line)
+            introduced(Lineage(100, {ID: 100}), line)
     else:
-        introduced(Lineage(100, frozenset([ID])), line)
+        introduced(Lineage(100, {ID: 100}), line)
     introduced(None, line)
-    introduced(Lineage(0, frozenset([ID])), line)
+    introduced(Lineage(0, {ID: 100}), line)
 
 
 @pytest.mark.parametrize(
-    "line", [b" 1", b" x " + b"a" * 40, b" 01 " + b"a" * 40, b" 1  " + b"a" * 40, b" 1 " + b"A" * 40, b" 1 aa", b"K"]
+    "line",
+    [
+        b" 1", b" 1 " + b"a" * 40, b" x " + b"a" * 40 + b":1", b" 01 " + b"a" * 40 + b":1", b" 1  " + b"a" * 40 + b":1",
+        b" 1 " + b"A" * 40 + b":1", b" 1 " + b"a" * 40 + b":-1", b" 1 " + b"a" * 40 + b":01", b" 1 aa:1", b"K",
+    ],
 )
 def test_an_invalid_description(line: bytes) -> None:
     with pytest.raises(LinkError, match="the leader describes its history as"):
         introduced(None, line)
+
+
+# -- logs that have diverged -----------------------------------------------------------------------------------
+THIRD = "e" * 40
+
+
+@pytest.mark.parametrize(
+    ("own", "leader", "point"),
+    [
+        ({ID: 150}, {OTHER: 300, ID: 100}, (ID, 100)),  # an old leader, and the new one
+        ({ID: 150, THIRD: 90}, {OTHER: 300, ID: 100, THIRD: 90}, (ID, 100)),
+        ({ID: 100}, {OTHER: 300, ID: 100}, (ID, 100)),  # nothing to delete
+        ({ID: 50}, {OTHER: 300, ID: 100}, (ID, 50)),
+        ({ID: 150, OTHER: 100}, {OTHER: 300}, (OTHER, 100)),  # it has led, and the others have not noticed
+        ({ID: 150, OTHER: 100}, {OTHER: 100}, (OTHER, 100)),
+        ({ID: 150, OTHER: 100}, {OTHER: 80}, None),  # the leader has less: it may only be late
+        ({ID: 150}, {ID: 100}, None),
+        ({ID: 150, THIRD: 90}, {OTHER: 300, THIRD: 120}, (THIRD, 90)),  # two new leaders
+        ({ID: 150}, {OTHER: 300}, None),
+    ],
+)
+def test_where_two_histories_diverged(
+    own: dict[str, int], leader: dict[str, int], point: tuple[str, int] | None
+) -> None:
+    assert Lineage(1, own).diverged(Lineage(1, leader)) == point
+
+
+@pytest.mark.parametrize("possible", [True, False])
+def test_a_replica_asks_to_continue_from_there(possible: bool) -> None:
+    who = Introduction(
+        ID, 150, 6380, history=(140, 1), longer=(0, 2), lineage=Lineage(150, {ID: 150}), keeps=True,
+        rewind=lambda offset: (offset - 10, 77) if possible else None,
+    )  # fmt: skip
+    handshake = Handshake(who)
+    handshake.start()
+    handshake.feed(b"+PONG\r\n")
+    assert handshake.feed(f"+OK 300 {OTHER}:300 {ID}:100\r\n".encode()) == request("REPLCONF", "listening-port", 6380)
+    history = handshake.feed(b"+OK\r\n")
+    psync = handshake.feed(b"+OK\r\n")
+    if possible:
+        assert history == request("REPLCONF", "history", "90:77")
+        assert psync == request("PSYNC", ID, 100)
+    else:
+        assert history == request("REPLCONF", "history", "140:1", "history", "0:2")
+        assert psync == request("PSYNC", ID, 150)
+    assert (who.offset, who.rewound) == ((100, True) if possible else (150, False))
+
+
+def test_a_replica_asks_by_an_id_that_its_leader_knows() -> None:
+    """As after a crash right after the log was rewound: the newer IDs are those of no other server."""
+    points = {ID: 90, THIRD: 90}
+    who = Introduction(ID, 90, 6380, history=(80, 1), lineage=Lineage(90, points), rewind=lambda _: None)
+    handshake = Handshake(who)
+    handshake.start()
+    handshake.feed(b"+PONG\r\n")
+    handshake.feed(f"+OK 300 {OTHER}:300 {THIRD}:100\r\n".encode())
+    assert handshake.feed(b"+OK\r\n") == request("REPLCONF", "history", "80:1")
+    assert handshake.feed(b"+OK\r\n") == request("PSYNC", THIRD, 90)
+    assert not who.rewound

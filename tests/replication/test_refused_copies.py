@@ -141,7 +141,9 @@ def test_a_leader_of_an_earlier_version_does_not_describe_its_history(servers: C
         assert not refuses(node)
 
 
-@pytest.mark.parametrize("reply", [b"+OK 17\r\n", b"+OK 0 " + b"A" * 40 + b"\r\n", b"+OK -1 " + b"a" * 40 + b"\r\n"])
+@pytest.mark.parametrize(
+    "reply", [b"+OK 17\r\n", b"+OK 0 " + b"A" * 40 + b":0\r\n", b"+OK -1 " + b"a" * 40 + b":0\r\n"]
+)
 def test_an_invalid_description_of_a_history_ends_the_link(servers: Cluster, reply: bytes) -> None:
     node = servers.node()
     filled(node)
@@ -223,7 +225,8 @@ def test_the_first_copy_of_an_unrelated_history_is_incomplete(servers: Cluster) 
     """Sentinel must not choose a server whose data is still that of another group."""
     node = servers.node()
     filled(node)
-    with FakeLeader(lambda _: copy(5_000_000), answers={b"TIDELOG": b"+OK 5000000 %b\r\n" % ID.encode()}) as fake:
+    answers = {b"TIDELOG": b"+OK 5000000 %b:5000000\r\n" % ID.encode()}
+    with FakeLeader(lambda _: copy(5_000_000), answers=answers) as fake:
         node.follow(fake.port)
         wait_until(lambda: node.info()["master_sync_in_progress"], "the copy begins")
         assert node.info()["slave_priority"] == 0

@@ -1,0 +1,221 @@
+"""Deleting the end of the log: the result is the log as it was there, and a kill leaves the old log or the new one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from persistence import journal, largebatches
+from persistence.backlog import GoneError
+from persistence.journal import Journal
+from persistence.log import Log
+from persistence.rewind import rewind
+from storage.keyspace.keyspace import Keyspace
+from tests.persistence.datakit import append, checkpoint, commit, crashed_while_writing, flush, opened
+
+pytestmark = pytest.mark.quick
+
+# Reads lines: a directory, a log offset, and the number of a call. Each runs in a fork, and dies at that call.
+WORKER = """
+import os, signal, sys
+from pathlib import Path
+sys.path[:0] = [{root!r}]
+from persistence import directory, journal, rewind, wal
+calls = call = 0
+
+def point():
+    global calls
+    calls += 1
+    if calls == call:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def dying(owner, name):
+    function = getattr(owner, name)
+    def wrapped(*words, **settings):
+        point()
+        try:
+            return function(*words, **settings)
+        finally:
+            point()
+    setattr(owner, name, wrapped)
+
+for owner, name in (
+    (journal.Journal, "write"), (journal.Journal, "rewind"), (journal.Journal, "close"), (rewind, "create"),
+    (Path, "rename"), (directory, "sync"), (os, "fsync"),
+):
+    dying(owner, name)
+
+for line in sys.stdin:
+    path, offset, number = line.rsplit(" ", 2)
+    child = os.fork()
+    if not child:
+        call = int(number)
+        try:
+            rewind.rewind(Path(path), int(offset))
+            os._exit(0)
+        finally:
+            os._exit(1)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+Points = dict[int, str]  # log offset -> digest
+
+
+def filled(path: Path, batches: int = 6) -> Points:
+    """Make a directory that was killed: a checkpoint, then batches in the journal, then batches only in the WAL."""
+    points: Points = {}
+    source = path.with_name("source")
+    with opened(source, journal_flush_ms=100_000) as (log, ks, _):
+        append(ks, b"s", 3)
+        checkpoint(log, ks)
+        points[log.offset] = ks.digest()
+        for number in range(batches):
+            points |= [written(log, ks, number)]
+            if number == batches // 2:
+                flush(log)
+        crashed_while_writing(source, log).rename(path)
+    return points
+
+
+def written(log: Log, ks: Keyspace, number: int) -> tuple[int, str]:
+    append(ks, b"s", 2, pad=300)
+    ks.set_string(b"n", b"%d" % number)
+    commit(log, ks)
+    return log.offset, ks.digest()
+
+
+@pytest.fixture(params=["in LMDB", "in segments"])
+def batches_in(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "in segments":
+        monkeypatch.setattr(journal, "MUCH", 1)
+        monkeypatch.setattr(journal, "LARGE", 1)
+        monkeypatch.setattr(largebatches, "FULL", 1500)
+    return str(request.param)
+
+
+@pytest.mark.interpreted
+@pytest.mark.usefixtures("batches_in")
+def test_the_log_is_as_it_was_there(tmp_path: Path) -> None:
+    points = filled(tmp_path / "data")
+    end = max(points)
+    for offset, digest in [*points.items()][:-1]:
+        path = Path(shutil.copytree(tmp_path / "data", tmp_path / f"to{offset}"))
+        assert rewind(path, offset) == end - offset
+        with opened(path) as (log, ks, _):
+            assert (log.offset, ks.digest()) == (offset, digest)
+            later = written(log, ks, 77)
+        with opened(path) as (log, ks, _):
+            assert (log.offset, ks.digest()) == later
+            checkpoint(log, ks)
+        with opened(path) as (log, ks, _):
+            assert (log.offset, ks.digest()) == later
+
+
+@pytest.mark.interpreted
+@pytest.mark.usefixtures("batches_in")
+def test_a_point_inside_a_batch(tmp_path: Path) -> None:
+    """A replica logs several of its leader's batches as one, so the point can be inside it, where a record begins."""
+    path, other = tmp_path / "data", tmp_path / "other"
+    with opened(other) as (log, ks, _):
+        append(ks, b"s", 2)
+        first = ks.take_batch()
+        log.append(first)
+        digest = ks.digest()
+        append(ks, b"s", 2, pad=300)
+        second = ks.take_batch()
+    with opened(path) as (log, ks, _):
+        log.append(first + second)
+    for inside in (1, len(first) - 1, len(first) + 1):
+        with pytest.raises(GoneError, match="no record"):
+            rewind(path, inside)
+    assert rewind(path, len(first)) == len(second)
+    with opened(path) as (log, ks, _):
+        assert (log.offset, ks.digest()) == (len(first), digest)
+        assert log.read(0, 1) == [(0, first)]
+
+
+@pytest.mark.interpreted
+def test_a_point_before_the_store_or_after_the_end(tmp_path: Path) -> None:
+    points = filled(tmp_path / "data")
+    with opened(tmp_path / "data") as (log, ks, _):
+        checkpoint(log, ks)
+        end = log.offset
+    for offset, why in (
+        (end - 1, "the store has advanced to"),
+        (end, "does not contain"),
+        (end + 1, "does not contain"),
+    ):
+        with pytest.raises(GoneError, match=why):
+            rewind(tmp_path / "data", offset)
+    with opened(tmp_path / "data") as (log, ks, _):
+        assert (log.offset, ks.digest()) == (end, points[end])
+
+
+@pytest.mark.interpreted
+def test_an_open_directory_is_refused(tmp_path: Path) -> None:
+    with opened(tmp_path / "data"), pytest.raises(OSError, match="in use by another"):
+        rewind(tmp_path / "data", 0)
+
+
+@pytest.mark.interpreted
+def test_a_failed_commit_leaves_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    points = filled(tmp_path / "data")
+    offset, *_, end = points
+
+    def fail(self: Journal, at: int, kept: bytes) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "rewind", fail)
+        with pytest.raises(OSError, match="no space left"):
+            rewind(tmp_path / "data", offset)
+    with opened(tmp_path / "data") as (log, ks, _):
+        assert (log.offset, ks.digest()) == (end, points[end])
+
+
+@pytest.fixture
+def worker() -> Iterator[subprocess.Popen[str]]:
+    program = WORKER.format(root=str(Path(__file__).parents[2]))
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+@pytest.mark.interpreted
+def test_killed_at_each_point(tmp_path: Path, worker: subprocess.Popen[str]) -> None:
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    points = filled(tmp_path / "data")
+    offset, end = sorted(points)[2], max(points)
+    seen: list[int] = []
+    call, code = 0, -signal.SIGKILL
+    while code:
+        call += 1
+        path = Path(shutil.copytree(tmp_path / "data", tmp_path / f"call{call}"))
+        worker.stdin.write(f"{path} {offset} {call}\n")
+        worker.stdin.flush()
+        code = int(worker.stdout.readline())
+        assert code in (0, -signal.SIGKILL)
+        with opened(Path(shutil.copytree(path, tmp_path / f"start{call}"))) as (log, ks, _):
+            assert ks.digest() == points[log.offset], f"killed at call {call}"
+            seen.append(log.offset)
+        if seen[-1] == end:  # it can be done again
+            rewind(path, offset)
+        with opened(path) as (log, ks, _):
+            assert (log.offset, ks.digest()) == (offset, points[offset])
+            later = written(log, ks, 77)
+        with opened(path) as (log, ks, _):
+            assert (log.offset, ks.digest()) == later
+    assert set(seen) == {offset, end}
+    assert seen == sorted(seen, reverse=True)
+    assert call > 10, f"hardly any points: {os.fspath(tmp_path)}"
