@@ -62,7 +62,7 @@ class FollowerOwner(Protocol):
     async def copied(self, replid: str) -> None:
         """Install the copy that is complete. Raises OSError, CorruptError, LinkError."""
     async def rewound(self, offset: int) -> None:
-        """Delete this log's records from ``offset`` on. Raises LinkError."""
+        """Delete this log's records from ``offset`` on. Raises LinkError, OSError."""
     def continued(self, replid: str) -> None:
         """Continue from this log's end, as the leader has agreed; its ID is now ``replid``. Raises OSError."""
     def batch(self, offset: int, batch: bytes) -> None:

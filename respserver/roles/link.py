@@ -332,14 +332,20 @@ class LeaderLink(ServerPart):
         wrong = disk.check_files()
         if wrong is not None:  # the files may be those of another server
             raise LinkError(wrong)
+        if disk.history.boot:  # it could not be saved before; others have the deleted records under the current ID
+            disk.save_history(leads=False)
         self._logger.warning(
             f"The end of this server's log is being deleted, {disk.offset - offset} bytes from log offset {offset} on:"
             " the leader's history does not have these records"
         )
         await asyncio.shield(self._reload("the end of this server's log is deleted", work))
         if self._gates.loading or self._data.disk.offset != offset:
+            why = problem[0] if problem else f"it ends at {self._data.disk.offset}"
+            what = f"the end of this server's log can't be deleted, from log offset {offset} on"
+            if isinstance(why, OSError):
+                raise LinkError(f"{what}: {why}")
             self._distrust = True
-            raise LinkError(f"this server's log can't be rewound to log offset {offset}, it is copied: {problem}")
+            raise LinkError(f"{what}, so the data is copied: {why}")
         self.truncated += 1
 
     def continued(self, replid: str) -> None:

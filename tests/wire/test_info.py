@@ -324,6 +324,7 @@ def link_breaks(w: World) -> None:
 def histories_part(w: World) -> None:
     w.its("REPLICAOF", "NO", "ONE", "FORCE")
     w.its("SET", "own", "v")
+    eventually(lambda: w.its("SAVE") == b"OK")  # its store includes the write, so it can't be deleted from the log
     w.follow()
 
 
@@ -461,6 +462,13 @@ def follows(w: World) -> None:
     w.me("SET", "k", "v")
 
 
+def loses_its_end(w: World) -> None:
+    w.follow()
+    w.its("REPLICAOF", "NO", "ONE", "FORCE")
+    w.its("SET", f"own{time.monotonic_ns()}", "v")
+    w.follow()
+
+
 def its_directives(w: World) -> None:
     w.follow()
     for name, value, back in (("replica-priority", "7", "100"), ("replica-announced", "no", "yes")):
@@ -488,11 +496,11 @@ def copies(w: World) -> None:
     w.me("CONFIG", "SET", "min-replicas-to-write", 0)  # no replica is connected now
     w.me("TAPPEND", f"common{time.monotonic_ns()}", "f", "v")
     w.follow()
-    eventually(lambda: w.its("SAVE") == b"OK")  # nodes that it need not receive again
+    w.its("REPLICAOF", "NO", "ONE", "FORCE")
+    w.its("SET", f"own{time.monotonic_ns()}", "v")  # a history of its own
+    eventually(lambda: w.its("SAVE") == b"OK")  # which its store includes: it needs a copy, except for equal nodes
     assert len(w.me("TMAPPEND", f"random{time.monotonic_ns()}", "FIELDS", 1, "f", "VALUES", *values)) == 2
     eventually(lambda: w.me("SAVE") == b"OK")  # one of its own may be running; what the log has comes as one piece
-    w.its("REPLICAOF", "NO", "ONE", "FORCE")
-    w.its("SET", f"own{time.monotonic_ns()}", "v")  # a history of its own: it needs a copy
     listener = w.stack.enter_context(socket.create_server(("127.0.0.1", 0)))
     listener.settimeout(10)
     w.stack.callback(w.its, "REPLICAOF", "NO", "ONE", "FORCE")
@@ -522,6 +530,7 @@ ITS_MOVES: list[tuple[Step, dict[str, Check]]] = [
         "master_link_status": became("up"), "master_last_io_seconds_ago": changed, "slave_read_repl_offset": grew,
         "slave_repl_offset": grew, "total_net_repl_input_bytes": grew, "master_replid": changed,
     }),
+    (loses_its_end, {"sync_truncated": grew}),
     (its_directives, {"slave_priority": became("7"), "replica_announced": became("0")}),
     (loses_its_leader, {"master_link_status": became("down"), "master_link_down_since_seconds": changed}),
     (copies, {
@@ -621,6 +630,7 @@ def test_a_field_of_a_replica_moves(world: World, step: Step, moves: dict[str, C
 @pytest.mark.slow
 def test_a_field_of_the_process_moves() -> None:
     with running_server() as server, Raw(server.port) as raw, contextlib.ExitStack() as more:
+
         def fill() -> None:
             for number in range(16):
                 raw("SET", number, bytes(4 << 20))
