@@ -106,7 +106,7 @@ class Rejoining:
         """Let an old leader follow the new one, and die at that call. Returns 0, or the number of calls if it lives."""
         shutil.rmtree(self.directory, ignore_errors=True)
         shutil.copytree(self.template, self.directory)
-        old = Node(self.directory, self.config, [sys.executable, "-c", PROGRAM, str(call)])
+        old = Node(self.directory, dict(self.config), [sys.executable, "-c", PROGRAM, str(call)])
         self.made.nodes.append(old)
         old.start()
         with contextlib.suppress(redis.ConnectionError):
@@ -118,7 +118,7 @@ class Rejoining:
 
     def start_again(self) -> tuple[int, str]:
         """Start what was killed, and let it follow. Returns log offset and digest of the start."""
-        old = Node(self.directory, self.config, self.made.command())
+        old = Node(self.directory, dict(self.config), self.made.command())
         self.made.nodes.append(old)
         old.start()
         found = old.offset, old.digest()
