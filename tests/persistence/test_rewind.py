@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,9 +22,10 @@ from tests.persistence.datakit import append, checkpoint, commit, crashed_while_
 
 pytestmark = pytest.mark.quick
 
-# Reads lines: a directory, a log offset, and the number of a call. Each runs in a fork, and dies at that call.
+# Reads lines: a directory, a log offset, the number of a call, and a file size. Each runs in a fork, which dies at that
+# call, and whose files can't grow beyond that size (-1: they can). It ends with 2 after an OSError.
 WORKER = """
-import os, signal, sys
+import os, resource, signal, sys
 from pathlib import Path
 sys.path[:0] = [{root!r}]
 from persistence import directory, journal, rewind, wal
@@ -53,13 +54,16 @@ for owner, name in (
     dying(owner, name)
 
 for line in sys.stdin:
-    path, offset, number = line.rsplit(" ", 2)
+    path, offset, number, size = line.rsplit(" ", 3)
     child = os.fork()
     if not child:
         call = int(number)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(size), -1))
         try:
             rewind.rewind(Path(path), int(offset))
             os._exit(0)
+        except OSError:
+            os._exit(2)
         finally:
             os._exit(1)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
@@ -180,21 +184,49 @@ def test_a_failed_commit_leaves_the_log(tmp_path: Path, monkeypatch: pytest.Monk
         assert (log.offset, ks.digest()) == (end, points[end])
 
 
+Rewinding = Callable[..., int]
+
+
 @pytest.fixture
-def worker() -> Iterator[subprocess.Popen[str]]:
+def rewinding() -> Iterator[Rewinding]:
+    """rewinding(path, offset, call, size): the exit code of a fork, see WORKER."""
     program = WORKER.format(root=str(Path(__file__).parents[2]))
     with subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
-        yield process
         assert process.stdin is not None
-        process.stdin.close()
+        assert process.stdout is not None
+        jobs, answers = process.stdin, process.stdout
+
+        def run(path: Path, offset: int, call: int = 0, size: int = -1) -> int:
+            jobs.write(f"{path} {offset} {call} {size}\n")
+            jobs.flush()
+            return int(answers.readline())
+
+        yield run
+        jobs.close()
+
+
+def check_left(path: Path, points: Points, offset: int) -> int:
+    """Check that what was left starts, with all records or as of ``offset``, and can be rewound and continued.
+
+    Returns where the log ended.
+    """
+    with opened(Path(shutil.copytree(path, path.with_name(f"{path.name}-start")))) as (log, ks, _):
+        assert ks.digest() == points[log.offset], path
+        found = log.offset
+    if found != offset:
+        rewind(path, offset)
+    with opened(path) as (log, ks, _):
+        assert (log.offset, ks.digest()) == (offset, points[offset])
+        later = written(log, ks, 77)
+    with opened(path) as (log, ks, _):
+        assert (log.offset, ks.digest()) == later
+    return found
 
 
 @pytest.mark.interpreted
-def test_killed_at_each_point(tmp_path: Path, worker: subprocess.Popen[str]) -> None:
-    assert worker.stdin is not None
-    assert worker.stdout is not None
+def test_killed_at_each_point(tmp_path: Path, rewinding: Rewinding) -> None:
     points = filled(tmp_path / "data")
     offset, end = sorted(points)[2], max(points)
     seen: list[int] = []
@@ -202,20 +234,28 @@ def test_killed_at_each_point(tmp_path: Path, worker: subprocess.Popen[str]) -> 
     while code:
         call += 1
         path = Path(shutil.copytree(tmp_path / "data", tmp_path / f"call{call}"))
-        worker.stdin.write(f"{path} {offset} {call}\n")
-        worker.stdin.flush()
-        code = int(worker.stdout.readline())
+        code = rewinding(path, offset, call)
         assert code in (0, -signal.SIGKILL)
-        with opened(Path(shutil.copytree(path, tmp_path / f"start{call}"))) as (log, ks, _):
-            assert ks.digest() == points[log.offset], f"killed at call {call}"
-            seen.append(log.offset)
-        if seen[-1] == end:  # it can be done again
-            rewind(path, offset)
-        with opened(path) as (log, ks, _):
-            assert (log.offset, ks.digest()) == (offset, points[offset])
-            later = written(log, ks, 77)
-        with opened(path) as (log, ks, _):
-            assert (log.offset, ks.digest()) == later
+        seen.append(check_left(path, points, offset))
     assert set(seen) == {offset, end}
     assert seen == sorted(seen, reverse=True)
     assert call > 10, f"hardly any points: {os.fspath(tmp_path)}"
+
+
+@pytest.mark.interpreted
+@pytest.mark.usefixtures("batches_in")
+def test_a_full_disk(tmp_path: Path, rewinding: Rewinding) -> None:
+    """The disk is full at each block of each file: the log is whole, or it was rewound."""
+    points = filled(tmp_path / "data")
+    offset, end = sorted(points)[2], max(points)
+    codes, seen = [], []
+    size = 0
+    while not codes or codes[-1]:
+        path = Path(shutil.copytree(tmp_path / "data", tmp_path / f"size{size}"))
+        codes.append(rewinding(path, offset, size=size))
+        assert codes[-1] in (0, 2)
+        seen.append(check_left(path, points, offset))
+        size += 8192
+    assert codes.count(2) > 5, "the disk was hardly ever full"
+    assert (seen[0], seen[-1]) == (end, offset)
+    assert seen == sorted(seen, reverse=True)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import resource
+from collections.abc import Callable
+
 import pytest
 
-from tests.replication.cluster import Cluster, Node, assert_same, wait_until
-from tests.replication.fakeleader import ID, FakeLeader, copy
+from tests.replication.cluster import Cluster, Node, assert_same, block_history, wait_until
+from tests.replication.fakeleader import ID, FakeLeader, copy, going_on
+from tests.replication.test_full_disks import limit
 
 AHEAD = 200  # entries that only the old leader has
 
@@ -147,3 +151,96 @@ def test_a_point_at_which_no_record_begins(servers: Cluster) -> None:
     appended(node, 10)
     psync, _ = asked(node, point)
     assert psync[2] == b"%d" % node.offset
+
+
+def test_points_of_a_leader_that_lies(servers: Cluster) -> None:
+    """Wherever it says that the histories diverged: records are deleted only if the log can end there and the leader
+    has agreed, and never below the store."""
+    node = servers.node()
+    appended(node, 10)
+    node("SAVE")
+    stored = node.offset
+    appended(node, 10)
+    end, digest, own = node.offset, node.digest(), node.info()["master_replid"].encode()
+    other, most = ID.encode(), 10**18 - 1
+    lines: list[tuple[int, bytes]] = [(point, b"%b:%d" % (own, point)) for point in (0, 1, stored - 1, end + 1, most)]
+    lines += [(point, b"%b:%d %b:1" % (own, point, own)) for point in (stored + 1, end - 1)]
+    lines += [(0, b" ".join([b"%b:%d" % (own, end)] * 49))]
+    for claimed in (0, most):
+        for point, history in lines:
+            answers = {b"TIDELOG": b"+OK %d %b:%d %b\r\n" % (claimed, other, claimed, history)}
+            with FakeLeader(lambda _: b"-ERR no\r\n", answers=answers) as fake:
+                node.follow(fake.port)
+                wait_until(lambda fake=fake: fake.links, "the handshake is complete")  # type: ignore[misc]
+                (psync, *_) = [argv for argv in fake.requests if argv[0] == b"PSYNC"]
+            assert psync == [b"PSYNC", own, b"%d" % end], (claimed, point, history)
+            assert (node.offset, node.digest(), truncated(node)) == (end, digest, 0)
+
+
+@pytest.mark.parametrize(
+    "psync",
+    [lambda _: b"+CONTINUE %b\r\n" % (b"F" * 40), lambda _: b"-ERR no\r\n", lambda at: copy(at), lambda _: b""],
+    ids=["an invalid ID", "an error", "a copy that never comes", "nothing"],
+)
+def test_a_leader_that_does_not_agree(servers: Cluster, psync: Callable[[int], bytes]) -> None:
+    node = servers.node()
+    appended(node, 10)
+    point, own = node.offset, node.info()["master_replid"].encode()
+    appended(node, 10)
+    end, digest = node.offset, node.digest()
+    line = b"+OK 5000000 %b:5000000 %b:%d\r\n" % (ID.encode(), own, point)
+    with FakeLeader(psync, answers={b"TIDELOG": line}, close=True) as fake:
+        node.follow(fake.port)
+        wait_until(lambda: fake.links >= 2, "it tries again")
+        assert [b"PSYNC", own, b"%d" % point] in fake.requests
+    node.kill()
+    node.start()
+    assert (node.offset, node.digest(), truncated(node)) == (end, digest, 0)
+
+
+def test_a_leader_that_agrees_and_sends_nothing(servers: Cluster) -> None:
+    """The log ends at the point, also after a kill, and the server that has the records keeps them."""
+    node = servers.node()
+    appended(node, 10)
+    point, digest, own = node.offset, node.digest(), node.info()["master_replid"].encode()
+    appended(node, 10)
+    line = b"+OK 5000000 %b:5000000 %b:%d\r\n" % (ID.encode(), own, point)
+    with FakeLeader(lambda _: going_on(), answers={b"TIDELOG": line}) as fake:
+        node.follow(fake.port)
+        wait_until(lambda: truncated(node) == 1, "the records are deleted")
+        wait_until(lambda: node.link_up, "the link is up")
+        assert (node.offset, node.digest()) == (point, digest)
+        assert node.info()["master_replid"] == ID
+    node.kill()
+    node.start()
+    assert (node.offset, node.digest()) == (point, digest)
+
+
+# -- what can fail at the old leader -----------------------------------------------------------------------------
+def test_a_full_disk(diverged: tuple[Node, Node]) -> None:
+    """It keeps its records and tries again. With room, it continues without a copy."""
+    old, new = diverged
+    end, digest, copies = old.offset, old.digest(), new.syncs[0]
+    limit(old, 512 << 10)  # less than the new WAL
+    old.follow(new.port)
+    wait_until(lambda: old.logged("the end of this server's log can't be deleted"), "it says so")
+    wait_until(lambda: old.say("EXISTS", "x") == 1, "it serves what it has")
+    assert (truncated(old), new.syncs[0]) == (0, copies)
+    wait_until(lambda: (old.offset, old.digest()) == (end, digest), "it has its records")
+    limit(old, resource.RLIM_INFINITY)
+    assert_same(new, old)
+    assert (truncated(old), new.syncs[0]) == (1, copies)
+
+
+def test_an_old_leader_that_cannot_note_that_it_follows(diverged: tuple[Node, Node]) -> None:
+    """Other servers may have the deleted records under the current ID. A start as leader must not reuse it."""
+    old, new = diverged
+    end = old.offset
+    block_history(old, True)
+    old.follow(new.port)
+    link = f"Link to the leader 127.0.0.1:{new.port}: "
+    wait_until(lambda: any(link in line and "replication.new" in line for line in old.output), "it says so")
+    assert (old.offset, truncated(old)) == (end, 0)
+    block_history(old, False)
+    assert_same(new, old)
+    assert truncated(old) == 1
