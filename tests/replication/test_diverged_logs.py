@@ -101,17 +101,20 @@ def test_replicas_of_the_old_leader_follow(servers: Cluster, diverged: tuple[Nod
     assert third("XLEN", "x") == 150
 
 
-def test_a_replica_ahead_of_another_replica_keeps_its_records(servers: Cluster) -> None:
-    """The other replica has not received them yet: the histories did not diverge."""
+def test_a_replica_ahead_of_another_replica_takes_a_copy(servers: Cluster) -> None:
+    """The other replica has not received its last records yet: the histories did not diverge."""
     leader = servers.node()
     appended(leader, 10)
     proxy = servers.proxy(leader)
     late, replica = servers.node(of=proxy.port), servers.node(of=leader.port)
     assert_same(leader, late, replica)
-    proxy.close()
+    proxy.down.hold()
     appended(leader, 10)
     assert_same(leader, replica)
     replica.follow(late.port)
+    wait_until(lambda: late.syncs == (1, 0), "it requests a copy")
+    proxy.down.release()
+    assert_same(late, replica)
     assert truncated(replica) == 0
 
 
@@ -157,14 +160,17 @@ def test_points_of_a_leader_that_lies(servers: Cluster) -> None:
     """Wherever it says that the histories diverged: records are deleted only if the log can end there and the leader
     has agreed, and never below the store."""
     node = servers.node()
-    appended(node, 10)
+    appended(node, 5)
+    before = node.offset
+    appended(node, 5)
     node("SAVE")
     stored = node.offset
     appended(node, 10)
     end, digest, own = node.offset, node.digest(), node.info()["master_replid"].encode()
     other, most = ID.encode(), 10**18 - 1
-    lines: list[tuple[int, bytes]] = [(point, b"%b:%d" % (own, point)) for point in (0, 1, stored - 1, end + 1, most)]
-    lines += [(point, b"%b:%d %b:1" % (own, point, own)) for point in (stored + 1, end - 1)]
+    lines: list[tuple[int, bytes]] = [
+        (point, b"%b:%d" % (own, point)) for point in (0, 1, before, stored + 1, end - 1, end + 1, most)
+    ]
     lines += [(0, b" ".join([b"%b:%d" % (own, end)] * 49))]
     for claimed in (0, most):
         for point, history in lines:
