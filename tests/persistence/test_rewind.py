@@ -251,7 +251,8 @@ def test_a_full_disk(tmp_path: Path, rewinding: Rewinding) -> None:
     """The disk is full at each block of each file: the log is whole, or it was rewound."""
     points = filled(tmp_path / "data", 12, RING)
     offset, end = sorted(points)[2], max(points)
-    codes, seen = [], []
+    codes: list[int] = []
+    seen: list[int] = []
     size = 0
     while not codes or codes[-1]:
         path = Path(shutil.copytree(tmp_path / "data", tmp_path / f"size{size}"))

@@ -165,7 +165,7 @@ def test_a_copy_of_less_data_of_another_history(end: int, ids: list[str], refuse
         b" 1", b" 1 " + b"a" * 40, b" x " + b"a" * 40 + b":1", b" 01 " + b"a" * 40 + b":1", b" 1  " + b"a" * 40 + b":1",
         b" 1 " + b"A" * 40 + b":1", b" 1 " + b"a" * 40 + b":-1", b" 1 " + b"a" * 40 + b":01", b" 1 aa:1", b"K",
     ],
-)
+)  # fmt: skip
 def test_an_invalid_description(line: bytes) -> None:
     with pytest.raises(LinkError, match="the leader describes its history as"):
         introduced(None, line)
