@@ -313,6 +313,7 @@ def rejoin(runs: int, size: int, peer_binary: str | None) -> Rows:
                     with replica.client() as new, peer.client() as old:
                         new.execute_command("REPLICAOF", "NO", "ONE")
                         append(old, peer, LOST)
+                        settled(peer)  # otherwise it only deletes them from its log
                         append(new, replica, AWAY)
                     there += AWAY
                     seconds, sent = copied(replica, peer, there)
