@@ -53,6 +53,9 @@ class SimConnection(asyncio.Protocol):
         except (OSError, TimeoutError) as error:
             sock.close()
             raise LostError(str(error)) from error
+        except BaseException:  # its process dies
+            sock.close()
+            raise
         assert isinstance(protocol, cls)
         return protocol
 
