@@ -16,7 +16,7 @@ from tidelog.cli.status import print_status, to_json
 from tidelog.client.steps import Steps
 from tidelog.operating.tables import counted
 from tidelog.operating.terminal import echo
-from tidelog.operating.watch import StatusOptions, show_status, status_options
+from tidelog.operating.watch import StatusOptions, show_rates, status_options
 from tidelog.options.start import StartPosition
 from tidelog.topics import TopicError
 from tidelog.workers import App, AppError
@@ -68,26 +68,18 @@ def status(
     age       the age of the oldest unfinished entry
     pending   entries that were delivered and not acknowledged, including those of parked keys
     parked    parked keys; "tidelog app resume" resumes them
-    sent/s, finished/s   rates between two readings; --interval 0 reads once, without rates
+    in/s      entries appended per second between two readings; out/s: entries finished; --interval 0: not measured
+    dead letters   open dead letters in its dead-letter topic, which processors of the same topic share
 
     The owner "w1 -> w2" means that the partition is moving from w1 to w2.
     """
-    if watch and not interval:
-        raise click.UsageError("--watch needs an --interval")
     with asking(app, url) as ask:
-        last: AppStatus = ask(read_status(app, processors))
 
-        def read() -> tuple[AppStatus | None, AppStatus]:
-            nonlocal last
-            if not interval:
-                return None, last
-            before, last = last, ask(read_status(app, processors))
-            return before, last
+        def read() -> AppStatus:
+            seen: AppStatus = ask(read_status(app, processors))
+            return seen
 
-        show_status(
-            StatusOptions(watch, interval, as_json), read, lambda seen: print_status(seen[1], seen[0]),
-            lambda seen: to_json(seen[1], seen[0]), first_wait=interval,
-        )  # fmt: skip
+        show_rates(StatusOptions(watch, interval, as_json), read, print_status, to_json)
 
 
 @app_commands.command()

@@ -15,6 +15,7 @@ from tidelog.cli import flowoutput
 from tidelog.cli.collector import collect_less
 from tidelog.cli.connect import connected
 from tidelog.cli.flowhttp import FlowApiClient, NoProcessError
+from tidelog.cli.flowoutput import FlowStates
 from tidelog.cli.lines import printable
 from tidelog.cli.logs import configure, logging_options
 from tidelog.cli.modules import Declaration, import_from_here
@@ -28,7 +29,7 @@ from tidelog.flows.service.desired import Desired, DesiredDocument
 from tidelog.flows.service.host import DeployedFlow
 from tidelog.operating.tables import counted
 from tidelog.operating.terminal import echo
-from tidelog.operating.watch import StatusOptions, show_status, status_options
+from tidelog.operating.watch import StatusOptions, show_rates, status_options
 from tidelog.options.start import StartPosition
 from tidelog.transport.errors import DeniedError
 
@@ -249,6 +250,11 @@ def status(
     If no process responds, the groups of the flow's stream sources are shown, from the server.
 
     \b
+    in/s       events per second that sources sent, between two readings; out/s: events that sinks delivered;
+               --interval 0 reads once, without rates
+    dead letters   open dead letters in the flow's dead-letter topic
+    given up   events that a source will not send again, since the process started
+    \b
     reasons of a source, each with its owner:
     starting:search       the sink has not connected yet
     disconnected:search   its connection was lost and is being reopened
@@ -258,23 +264,36 @@ def status(
     """
     client = FlowApiClient(api, token_file)
 
-    def read() -> dict[str, Any]:
+    def read() -> FlowStates:
         at = time.time_ns() // 1_000_000
         try:
             chosen = names or [each["alias"] for each in client.get("/v1/flows")]
-            return {"at": at, "flows": [_state(client, each) for each in chosen]}
+            return FlowStates(at, [_state(client, each) for each in chosen])
         except NoProcessError as error:
-            return {"at": at, "flows": _stored_states(names, url, process_name, error)}
+            return FlowStates(at, _stored_states(names, url, process_name, error))
 
-    show_status(StatusOptions(watch, interval, as_json), read, flowoutput.print_status, json.dumps)
+    show_rates(StatusOptions(watch, interval, as_json), read, flowoutput.print_status, FlowStates.to_json)
 
 
 def _state(client: FlowApiClient, name: str) -> dict[str, Any]:
     path = f"/v1/flows/{name}"
+    flow = client.get(path)
     return {
-        "flow": client.get(path), "connectors": client.get(f"{path}/connectors"),
-        "breaker": client.get(f"{path}/breaker"), "unsettled": client.get(f"{path}/unsettled"),
+        "flow": flow, "connectors": client.get(f"{path}/connectors"), "breaker": client.get(f"{path}/breaker"),
+        "unsettled": client.get(f"{path}/unsettled"), "dead_letters": _dead_letters(client, name, flow["dead_letters"]),
     }  # fmt: skip
+
+
+def _dead_letters(client: FlowApiClient, name: str, topic: str | None) -> dict[str, int | None]:
+    """Return the number of open dead letters of a flow; empty if it has no tidelog server."""
+    if topic is None:
+        return {}
+    try:
+        return {topic: client.get(f"/v1/dead_letters?flow={name}&limit=1")["open"]}
+    except NoProcessError:
+        raise
+    except click.ClickException:  # the tidelog server does not reply
+        return {topic: None}
 
 
 def _stored_states(
@@ -287,6 +306,7 @@ def _stored_states(
             {
                 "flow": flowoutput.stored_flow(document, each),
                 "groups": [one.plain() for one in streamgroups.states(client, document.sources.get(each, []))],
+                "dead_letters": streamgroups.dead_letters(client, document.sources.get(each, [])),
             }
             for each in chosen
         ]  # fmt: skip

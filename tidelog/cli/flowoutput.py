@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tidelog.cli.lines import printable
@@ -12,6 +14,45 @@ from tidelog.flows.service.streamgroups import GroupReset
 from tidelog.flows.spec import FlowSpec
 from tidelog.operating.tables import BEHIND, behind, counted, print_pairs, table
 from tidelog.operating.terminal import echo
+from tidelog.operating.throughput import THROUGHPUT, Throughput, measured, rate
+
+
+@dataclass(frozen=True)
+class FlowStates:
+    """A reading of flows. ``at``: ms since 1970. ``dead_letters`` of a flow: open ones by topic."""
+
+    at: int
+    flows: Sequence[dict[str, Any]]
+
+    def throughput(self, before: FlowStates | None, flow: dict[str, Any]) -> Throughput:
+        """Return rates and dead letters of one of the flows. There are no rates if no process responds."""
+        return Throughput(*self.rates(before, flow), flow["dead_letters"])
+
+    def rates(
+        self, before: FlowStates | None, flow: dict[str, Any], connector: str | None = None
+    ) -> tuple[float | None, float | None]:
+        """Return the rates of one of the flows, or of a connector of it: events sent by sources, delivered by sinks."""
+        if before is None:
+            return None, None
+        alias = flow["flow"]["alias"]
+        then = next((each for each in before.flows if each["flow"]["alias"] == alias), {})
+        found = []
+        for side, counter in (("source", "out"), ("sink", "ok")):
+            earlier, now = _total(then, connector, side, counter), _total(flow, connector, side, counter)
+            known = earlier is not None and now is not None
+            found.append(measured(earlier or 0, now or 0, self.at - before.at) if known else None)
+        return found[0], found[1]
+
+    def to_json(self, before: FlowStates | None) -> str:
+        flows = [{**each, **self.throughput(before, each).data()} for each in self.flows]
+        return json.dumps({"at": self.at, "flows": flows})
+
+
+def _total(flow: dict[str, Any], connector: str | None, side: str, counter: str) -> int | None:
+    """Return a counter of a connector, or of all; None if there are none."""
+    connectors = flow.get("connectors", [])
+    counts = [each["counts"][side] for each in connectors if each[side] and connector in (None, each["alias"])]
+    return sum(each.get(counter, 0) for each in counts) if counts else None
 
 
 def summary(spec: FlowSpec) -> str:
@@ -36,18 +77,18 @@ def print_flows(flows: Sequence[dict[str, Any]]) -> None:
     table(["flow", "status", "instances", "unsettled", "from", "error"], rows)
 
 
-def print_status(seen: dict[str, Any]) -> None:
-    for each in seen["flows"]:
-        print_flow(each)
-    if not seen["flows"]:
+def print_status(seen: FlowStates, before: FlowStates | None) -> None:
+    """Print the state of flows; with ``before``, the previous reading, including the rates since then."""
+    for each in seen.flows:
+        if "groups" in each:
+            _print_stored(each, seen.throughput(before, each))
+        else:
+            _print_flow(each, seen, before)
+    if not seen.flows:
         echo("no flows")
 
 
-def print_flow(found: dict[str, Any]) -> None:
-    """Print the state of one flow, from the API or from the server."""
-    if "groups" in found:
-        _print_stored(found)
-        return
+def _print_flow(found: dict[str, Any], seen: FlowStates, before: FlowStates | None) -> None:
     flow, under_way = found["flow"], found["unsettled"]
     facts = {"flow": flow["alias"], "status": flow["status"]}
     if flow["error"]:
@@ -60,10 +101,10 @@ def print_flow(found: dict[str, Any]) -> None:
     stored = ", ".join(f"{count:,} in {name}" for name, count in under_way.get("stored", {}).items())
     if stored:
         facts["stored"] = f"{stored}, not sent yet"
-    print_pairs(facts)
+    print_pairs(facts | seen.throughput(before, found).pairs())
     echo()
-    head = ["connector", "type", "status", "connectivity", "events", "error"]
-    table(head, [_connector(each) for each in found["connectors"]])
+    head = ["connector", "type", "status", "connectivity", "in", "out", *THROUGHPUT[:2], "given up", "error"]
+    table(head, [_connector(each, *seen.rates(before, found, each["alias"])) for each in found["connectors"]])
     rows = [
         [instance["alias"], source["source"], each["reason"], _seconds(each["since_s"]), printable(each["detail"])]
         for instance in found["breaker"]["instances"]
@@ -84,10 +125,11 @@ def stored_flow(document: DesiredDocument, name: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _print_stored(found: dict[str, Any]) -> None:
+def _print_stored(found: dict[str, Any], throughput: Throughput) -> None:
     flow = found["flow"]
     status = f"{flow['status']}; no process responds"
-    print_pairs({"flow": flow["alias"], "status": status, "desired": flow["desired"]})
+    facts = {"flow": flow["alias"], "status": status, "desired": flow["desired"]}
+    print_pairs(facts | throughput.pairs())
     echo()
     rows = [
         [each["connector"], each["stream"], each["group"], each["position"] or "-",
@@ -106,12 +148,13 @@ def print_reset(found: Sequence[GroupReset]) -> None:
     print_resets(found, first, {"pending": lambda each: each.state.pending})
 
 
-def _connector(each: dict[str, Any]) -> list[str]:
+def _connector(each: dict[str, Any], in_rate: float | None, out_rate: float | None) -> list[str]:
     source, sink = each["counts"]["source"], each["counts"]["sink"]
-    events = [f"{source.get('out', 0):,} in"] if each["source"] else []
-    events += [f"{sink.get('ok', 0):,} out"] if each["sink"] else []
+    arrived, given_up = [f"{source.get(name, 0):,}" if each["source"] else "-" for name in ("out", "dead")]
+    delivered = f"{sink.get('ok', 0):,}" if each["sink"] else "-"
     return [
-        each["alias"], each["type"], each["status"], each["connectivity"], ", ".join(events), printable(each["error"])
+        each["alias"], each["type"], each["status"], each["connectivity"], arrived, delivered, rate(in_rate),
+        rate(out_rate), given_up, printable(each["error"]),
     ]  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from tidelog.jobs.registry.overview import JobOverview, JobsOverview
 from tidelog.jobs.registry.status import version_text
 from tidelog.operating.tables import BEHIND, behind, counted, duration, print_pairs, size, table
 from tidelog.operating.terminal import echo
+from tidelog.operating.throughput import THROUGHPUT
 
 SHOWN: Final = 64  # maximum number of partitions shown per job
 
@@ -19,7 +20,7 @@ def print_jobs(seen: JobsOverview) -> None:
     if not seen.jobs:
         echo("no jobs; add one: tidelog jobs add module:job")
         return
-    head = ["job", "status", "engine", "epoch", *BEHIND, "in/s", "out/s", "keys", "state size", "snapshot",
+    head = ["job", "status", "engine", "epoch", *BEHIND, *THROUGHPUT, "keys", "state size", "snapshot",
             "restarts", "last error"]  # fmt: skip
     table(head, [_row(each, seen.at) for each in seen.jobs])
 
@@ -27,12 +28,18 @@ def print_jobs(seen: JobsOverview) -> None:
 def _row(job: JobOverview, now: int) -> list[str]:
     report = job.report
     if report is None:
-        return [job.spec.name, job.state, job.engine or "-", _epoch(job), *_lag(job), *["-"] * 7]
-    runs = job.engine == report.engine
-    rates = [f"{report.in_rate:,.0f}", f"{report.out_rate:,.0f}"] if runs else ["-", "-"]
+        return [
+            job.spec.name,
+            job.state,
+            job.engine or "-",
+            _epoch(job),
+            *_lag(job),
+            *job.throughput.cells(),
+            *["-"] * 5,
+        ]
     state = job.state if report.version == job.spec.version else f"{job.state} (other code)"
     return [
-        job.spec.name, state, job.engine or "-", _epoch(job), *_lag(job), *rates,
+        job.spec.name, state, job.engine or "-", _epoch(job), *_lag(job), *job.throughput.cells(),
         _number(report.facts.get("keys")), _size(report.facts.get("bytes")), _snapshot(job, now),
         f"{report.restarts:,}", _first(report.error) if report.error else "-",
     ]  # fmt: skip
@@ -52,12 +59,10 @@ def print_job(job: JobOverview, now: int) -> None:
         "epoch": _epoch(job),
         "behind": f"{counted(job.lag, 'entry')}, the oldest is {duration(job.lag_ms)} old" if job.lag else "0",
     }
+    facts |= job.throughput.pairs()
     if report is not None:
-        since = duration(now - report.since)
-        facts["rows"] = f"{report.rows_in:,} in, {report.rows_out:,} out since its start on this engine, {since} ago"
-        facts["rates"] = f"{report.in_rate:,.0f}/s in, {report.out_rate:,.0f}/s out"
-        if report.dead:
-            facts["dead"] = f"{counted(report.dead, 'entry')} sent to the dead-letter queue"
+        amounts = f"{report.rows_in:,} in, {report.rows_out:,} out, {counted(report.dead, 'dead letter')}"
+        facts["rows"] = f"{amounts} since its start on this engine, {duration(now - report.since)} ago"
         if spec.state:
             facts["keys"] = f"{_number(report.facts.get('keys'))}, {_size(report.facts.get('bytes'))}"
             facts["snapshot"] = _snapshot(job, now)

@@ -11,37 +11,44 @@ import msgspec
 from tidelog.cli.lines import printable
 from tidelog.operating.tables import BEHIND, behind, counted, duration, table
 from tidelog.operating.terminal import echo
-from tidelog.workers.operate.status import AppStatus, PartitionStatus, ProcessorStatus, Rates, rates
+from tidelog.operating.throughput import THROUGHPUT, Throughput
+from tidelog.workers.operate.status import AppStatus, PartitionStatus, ProcessorStatus, throughput
 
 SHOWN: Final = 64  # partitions per processor; if there are more, those with the most unfinished entries
 NAMED: Final = 12  # partitions per member, and parked keys per partition
 
 
 def print_status(seen: AppStatus, before: AppStatus | None) -> None:
-    """Print a status; with ``before``, including the rates since then."""
+    """Print a status; with ``before``, the previous one, including the rates since then."""
     workers = sorted({name for processor in seen.processors for name in processor.alive})
     echo(f"app {seen.app}: {counted(len(workers), 'worker')}, leader: {printable(seen.leader or 'none')}")
-    dead_letters = [f"{count:,} in {name}" for name, count in seen.dead_letters.items() if count]
-    if dead_letters:
-        echo(f"dead letters: {', '.join(dead_letters)}; see: tidelog dlq list")
-    measured = rates(before, seen) if before is not None else {}
+    if not seen.processors:
+        return
+    found = throughput(before, seen)
+    head = ["processor", "topic", "partitions", "ordering", *BEHIND, *THROUGHPUT, "pending"]
+    table(head, [_row(each, found[each.name]) for each in seen.processors])
     for processor in seen.processors:
         echo()
-        _print_processor(processor, measured.get(processor.name), seen.at)
+        _print_processor(processor, seen.at)
 
 
-def _print_processor(processor: ProcessorStatus, rate: Rates | None, now: int) -> None:
+def _row(processor: ProcessorStatus, found: Throughput) -> list[str]:
     partitions = processor.partitions
-    echo(f"{processor.name}: topic {processor.topic}, {counted(len(partitions), 'partition')}, "
-               f"ordering {processor.ordering}")  # fmt: skip
+    progress, pending = ["-", "-"], "-"
+    if partitions:
+        progress = behind(sum(each.lag for each in partitions), max(each.lag_ms for each in partitions))
+        pending = f"{sum(each.pending for each in partitions):,}"
+    return [
+        processor.name, processor.topic, f"{len(partitions):,}", processor.ordering, *progress, *found.cells(), pending
+    ]  # fmt: skip
+
+
+def _print_processor(processor: ProcessorStatus, now: int) -> None:
+    partitions = processor.partitions
+    echo(f"{processor.name}:")
     if not partitions:
         echo("  the topic does not exist yet: nobody has sent records, and no worker has run")
         return
-    behind, pending = sum(each.lag for each in partitions), sum(each.pending for each in partitions)
-    values = [f"behind {behind:,}", f"age {duration(max(each.lag_ms for each in partitions))}", f"pending {pending:,}"]
-    if rate is not None:
-        values += [f"sent {_rate(rate.sent)}", f"finished {_rate(rate.finished)}"]
-    echo(f"  {'   '.join(values)}")
     if processor.halted is not None:
         echo(f"  ALL PARTITIONS ARE PAUSED: {_why(processor.halted)}")
     for each in partitions:
@@ -86,12 +93,11 @@ def _print_partitions(processor: ProcessorStatus) -> None:
 
 
 def to_json(seen: AppStatus, before: AppStatus | None) -> str:
-    """Return a status as one line of JSON; with ``before``, including the rates since then, in entries per second."""
+    """Return a status as one line of JSON; with ``before``, including the rates since then."""
     values = asdict(seen)
-    measured = rates(before, seen) if before is not None else {}
+    found = throughput(before, seen)
     for processor, read in zip(values["processors"], seen.processors, strict=True):
-        rate = measured.get(read.name)
-        processor["rates"] = None if rate is None else asdict(rate)
+        processor |= found[read.name].data()
         for partition, at in zip(processor["partitions"], read.partitions, strict=True):
             partition["offset"] = None if at.offset is None else str(at.offset)
     return msgspec.json.encode(values).decode()
@@ -109,7 +115,3 @@ def _owner(processor: ProcessorStatus, partition: PartitionStatus) -> str:
 def _why(details: Mapping[str, Any], what: str = "reason") -> str:
     reason = str(details.get(what) or "by hand")
     return printable(reason if len(reason) <= 80 else f"{reason[:80]}...")
-
-
-def _rate(rate: float) -> str:
-    return f"{rate:,.0f}/s" if rate >= 10 or not rate else f"{rate:.1f}/s"

@@ -6,6 +6,7 @@
     tasks          waiting for events, and tasks in the background
     terminal       output without control characters
     tables         tables, pairs, sizes and durations
+    throughput     rates and dead letters of workers, jobs and flows
     watch          ``--watch``, ``--interval`` and ``--json`` of status commands
     metricsserver  the HTTP server of ``/metrics``
 

@@ -26,8 +26,9 @@ def behind(lag: int, lag_ms: int) -> list[str]:
 
 def print_pairs(pairs: Mapping[str, str]) -> None:
     """Print a name and a value per line."""
+    width = max(10, *map(len, pairs)) + 2
     for name, value in pairs.items():
-        echo(f"{name:<12}{value}")
+        echo(f"{name:<{width}}{value}")
 
 
 def size(count: int) -> str:

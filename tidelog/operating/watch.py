@@ -36,6 +36,27 @@ def status_options(command: F) -> F:
     return command
 
 
+def show_rates(options: StatusOptions, read: Callable[[], T], show: Callable[[T, T | None], None],
+               to_json: Callable[[T, T | None], str]) -> None:  # fmt: skip
+    """As ``show_status``, for rates: ``show`` and ``to_json`` get each reading with the one before it.
+
+    The first two readings are ``interval`` seconds apart. With the interval 0, there is one reading, without another.
+    Raises UsageError for ``watch`` with the interval 0.
+    """
+    if options.watch and not options.interval:
+        raise click.UsageError("--watch needs an --interval")
+    last = read()
+
+    def two() -> tuple[T, T | None]:
+        nonlocal last
+        if not options.interval:
+            return last, None
+        before, last = last, read()
+        return last, before
+
+    show_status(options, two, lambda seen: show(*seen), lambda seen: to_json(*seen), first_wait=options.interval)
+
+
 def show_status(options: StatusOptions, read: Callable[[], T], show: Callable[[T], None], to_json: Callable[[T], str],
                 first_wait: float = 0.0) -> None:  # fmt: skip
     """Read and print a status, repeatedly with ``watch`` until Ctrl-C. On a terminal, each reading replaces the last.

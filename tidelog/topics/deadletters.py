@@ -32,6 +32,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import redis
+
 from tidelog.client import calls, strings
 from tidelog.client.entries import Entry, StreamId
 from tidelog.client.steps import Steps, checked, transaction
@@ -42,6 +44,7 @@ from tidelog.topics.partition import Key, canonical, partition_of
 from tidelog.topics.retention import after, finished, unfinished
 from tidelog.topics.settings import TopicError, TopicSettings, key_of, read_settings
 from tidelog.transport.call import Call
+from tidelog.transport.errors import ReplyError
 
 GROUP: Final = "dlq"
 FIELDS: Final = tuple(
@@ -180,6 +183,18 @@ def is_dead_letter_queue(settings: TopicSettings) -> bool:
 def count(name: str) -> Steps[int]:
     """Return the number of open dead letters."""
     return unfinished(stream_of(name), GROUP)
+
+
+def open_counts(names: Iterable[str]) -> Steps[dict[str, int | None]]:
+    """Return the number of open dead letters by topic: 0 if the topic does not exist, None if it can't be read."""
+    found: dict[str, int | None] = {}
+    for name in sorted(set(names)):
+        try:
+            (settings,) = checked((yield [strings.get(key_of(name))]))
+            found[name] = (yield from count(name)) if settings is not None else 0
+        except (redis.ResponseError, ReplyError):  # such as no permission, or another value under its key
+            found[name] = None
+    return found
 
 
 def page(name: str, start: StreamId | None = None, size: int = PAGE) -> Steps[tuple[list[Entry], StreamId | None]]:

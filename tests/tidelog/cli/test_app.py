@@ -108,14 +108,17 @@ def test_status_of_what_runs(run: Run, folder: Path, tidelog_server: Server) -> 
         assert worker["lease_ms"] > 0
         assert [each["owner"] for each in seen["bill"]["partitions"]] == [worker["worker"]] * 4
         assert [each["worker"] for each in seen["look"]["members"]] == [worker["worker"]]
-        assert seen["app"]["dead_letters"] == {"orders.dead": 2}
+        assert [seen[name]["dead_letters"] for name in ("bill", "book")] == [{"orders.dead": 2}, {}]
+        assert seen["bill"]["in_rate"] is None
         (parked,) = [each for each in seen["book"]["partitions"] if each["parked"]]
         assert parked["set_aside"] == 2
         output = run("status", "shopapp:app", "--interval", "0.1").output
         assert output.startswith("app shop: 1 worker, leader: ")
-        assert "dead letters: 2 in orders.dead; see: tidelog dlq list\n" in output
-        assert "bill: topic orders, 4 partitions, ordering partition\n" in output
-        assert "\n  behind 0   age -   pending 0   sent 0/s" in output
+        head, bill, book = (line.split() for line in output.splitlines()[1:4])
+        assert head[:4] == ["processor", "topic", "partitions", "ordering"]
+        assert head[4:] == ["behind", "age", "in/s", "out/s", "dead", "letters", "pending"]
+        assert bill == ["bill", "orders", "4", "partition", "0", "-", "0", "0", "2", "0"]
+        assert (book[0], book[-2:]) == ("book", ["0", "2"])
         assert f"  key bad of partition {parked['partition']} is parked: ValueError: bad key\n" in output
         assert re.search(rf"\n  0 +{worker['worker']} +0 +- +0 +0 +-\n", output)
         assert re.search(r"\n  3 +all +0 +- +0 +0 +-\n$", output)
@@ -124,7 +127,7 @@ def test_status_of_what_runs(run: Run, folder: Path, tidelog_server: Server) -> 
 def test_rates_are_of_two_looks(run: Run) -> None:
     """Looks are a tenth of a second apart; nothing is finished meanwhile, so what is sent shows."""
     from tidelog.client.steps import run as run_steps
-    from tidelog.workers.operate.status import rates, read_status
+    from tidelog.workers.operate.status import read_status, throughput
 
     send((1, "a"))
     import shopapp
@@ -135,9 +138,11 @@ def test_rates_are_of_two_looks(run: Run) -> None:
     client = shopapp.orders.client
     after = run_steps(client, read_status(shopapp.app))
     shopapp.orders.sync.close()
-    found = rates(before, after)["bill"]
-    assert round(found.sent * (after.at - before.at) / 1000) == 50
-    assert found.finished == 0
+    found = throughput(before, after)["bill"]
+    assert found.in_rate is not None
+    assert round(found.in_rate * (after.at - before.at) / 1000) == 50
+    assert found.out_rate == 0
+    assert throughput(after, before)["bill"].in_rate is None
 
 
 def test_reset_goes_back_and_on(run: Run, folder: Path, tidelog_server: Server, client: Client) -> None:
@@ -257,7 +262,7 @@ def test_watching_ends_quietly_with_ctrl_c(folder: Path) -> None:
         watching.send_signal(signal.SIGINT)
         _, errors = watching.communicate(timeout=60)
     assert looks[0]["at"] < looks[2]["at"]
-    assert looks[2]["processors"][0]["rates"] == {"sent": 0.0, "finished": 0.0}
+    assert [looks[2]["processors"][0][name] for name in ("in_rate", "out_rate")] == [0.0, 0.0]
     assert (watching.returncode, errors) == (0, "")
 
 

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -23,8 +24,10 @@ from tidelog.cli.flow import flow_commands
 from tidelog.cli.program import main
 from tidelog.client import Client as TidelogClient
 from tidelog.client.entries import StreamId
+from tidelog.client.steps import run as run_steps
 from tidelog.flows.service.api import FlowApiServer
 from tidelog.testing import Server
+from tidelog.topics import deadletters
 
 ROOT = Path(__file__).parents[3]
 Run = Callable[..., Result]
@@ -202,10 +205,19 @@ def test_list_and_status(ask: Run) -> None:
     assert ask("list").output.splitlines()[1].split()[:3] == ["orders", "running", "2"]
     assert json.loads(ask("list", "--json").output)[0]["alias"] == "orders"
     output = ask("status").output
-    assert "flow        orders\nstatus      running\ninstances   orders.1 running, orders.2 running\n" in output
+    assert "flow          orders\nstatus        running\ninstances     orders.1 running, orders.2 running\n" in output
     assert "reason for not sending" not in output
+    assert re.search(r"\nin/s +[\d,]+\nout/s +[\d,]+\ndead letters  0\n", output)
+    head, *rows = [line for line in output.splitlines() if line.startswith(("connector", "in ", "out ", "seen "))]
+    assert re.split(" {2,}", head)[3:] == ["connectivity", "in", "out", "in/s", "out/s", "given up", "error"]
+    cells = {row.split()[0]: row.split()[4:] for row in rows}
+    assert cells["seen"] == ["-", "0", "-", "0", "-"]
+    assert [each == "-" for each in cells["in"]] == [False, True, False, True, False]
     found = json.loads(ask("status", "orders.2", "--json").output)["flows"][0]
     assert [each["alias"] for each in found["flow"]["instances"]] == ["orders.2"]
+    assert (found["in_rate"] > 0, found["out_rate"] > 0, found["dead_letters"]) == (True, True, {})
+    once = json.loads(ask("status", "orders", "--json", "--interval", 0).output)["flows"][0]
+    assert (once["in_rate"], once["out_rate"]) == (None, None)
 
 
 def test_pause_resume_drain(ask: Run) -> None:
@@ -276,7 +288,11 @@ def test_a_flow_without_a_process(run: Run, tidelog_server: Server, tmp_path: Pa
     assert " 0 " in run("reset", "orders", "--to", "latest", "--yes", *server).output
     assert client.tgroup_list("orders")[0].offset == client.tinfo("orders").last
     assert "paused after the next start" in run("pause", "orders", *away).output
-    assert "desired     paused" in run("status", "orders", *away).output
+    run_steps(client, deadletters.ready("flow.orders.dead"))
+    client.tappend("flow.orders.dead:0", {"n": "1"})
+    output = run("status", "orders", *away).output
+    assert "in/s          -\nout/s         -\ndead letters  1 in flow.orders.dead; see: tidelog dlq list\n" in output
+    assert "desired       paused" in run("status", "orders", *away).output
     assert "there is no flow 'nope'" in run("reset", "nope", "--to", "latest", "--yes", *server, ok=False).output
     assert "'--to': must be earliest, latest, an ID" in run("reset", "orders", "--to", "x", *server, ok=False).output
 

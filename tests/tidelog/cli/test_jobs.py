@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,10 +22,12 @@ from tests.waiting import eventually
 from tidelog import Client
 from tidelog.cli.program import main
 from tidelog.client.entries import StreamId
+from tidelog.client.steps import run as steps
 from tidelog.jobs import keys
 from tidelog.jobs.registry import registry
 from tidelog.jobs.replaylog.marker import InputSpan, Marker
 from tidelog.testing import Server
+from tidelog.topics import deadletters
 
 Run = Callable[..., Result]
 SOURCE = """
@@ -256,10 +259,30 @@ def test_lag_is_what_the_log_says(run: Run, client: Client) -> None:
     client.redis.set(keys.recovery("count", 2), '{"from": 1, "epoch": 5, "to": 9}')
     client.redis.set(keys.recovery("count", 1), '{"from": 1, "epoch": 2, "to": 2}')  # of before epoch 3
     output = run("status", "count").output
-    assert "behind      3 entries, the oldest is " in output
+    assert "behind        3 entries, the oldest is " in output
     assert "from 1, epoch 5, to 9" in output
     assert "to 2" not in output
     assert run("status").output.startswith("engines: none; start one: tidelog jobs engine\njob    status")
+
+
+def test_dead_letters_of_a_job(run: Run, client: Client, folder: Path) -> None:
+    """Those that are open, although no engine runs."""
+    run("add", "clickjobs:count")
+    assert looked(run)["count"]["dead_letters"] == {}
+    declared = SOURCE.replace("import MicroBatch, job", "import DeadLetter, MicroBatch, job")
+    (folder / "lettersjobs.py").write_text(declared.replace("state=int)", "state=int, on_error=[DeadLetter()])"))
+    run("add", "lettersjobs:count")
+    assert looked(run)["count"]["dead_letters"] == {"clicks.dead": 0}
+    steps(client, deadletters.ready("clicks.dead"))
+    for _ in range(3):
+        client.tappend("clicks.dead:0", {"user": "ann"})
+    row = run("status").output.splitlines()[2]
+    assert re.search(r" no engine +- +- +0 +- +- +- +3 ", row), row
+    assert "dead letters  3 in clicks.dead; see: tidelog dlq list\n" in run("status", "count").output
+    client.redis.delete("clicks.dead:0")
+    client.redis.set("clicks.dead:0", "no stream")  # one topic that can't be read does not hide the status
+    found = looked(run)["count"]
+    assert (found["dead_letters"], found["in_rate"], found["out_rate"]) == ({"clicks.dead": None}, None, None)
 
 
 def test_status_of_a_job_whose_keys_hold_something_else(run: Run, client: Client) -> None:
@@ -286,7 +309,9 @@ def test_status_and_logs_of_what_runs(run: Run, client: Client, tidelog_server: 
         assert seen["engines"] == ["e1"]
         assert seen["count"]["engine"] == "e1"
         output = run("status").output
-        assert output.startswith("engines: e1\njob    status   engine  epoch  behind  age  in/s ")
+        assert output.startswith(
+            "engines: e1\njob    status   engine  epoch  behind  age  in/s  out/s  dead letters  keys "
+        )
         assert run("logs", "count").output.split("  ", 1)[1].startswith("e1  start  version ")
         assert run("remove", "count", "--yes").output == "count: removed\n"
         eventually(lambda: "stop" in run("logs", "count").output)

@@ -12,6 +12,7 @@ from tidelog.flows.service.streamgroups import GroupState
 from tidelog.jobs.registry.overview import JobOverview, JobsOverview
 from tidelog.jobs.registry.registry import JobSpec
 from tidelog.jobs.registry.status import Status
+from tidelog.operating.throughput import Throughput
 from tidelog.workers.operate.status import AppStatus, MemberStatus, PartitionStatus, ProcessorStatus
 
 TEXT = (Path(__file__).parents[3] / "docs" / "status.md").read_text()
@@ -30,7 +31,7 @@ def names(kind: type, prefix: str) -> set[str]:
 
 def test_apps() -> None:
     assert documented("Apps") == {
-        *names(AppStatus, ""), *names(ProcessorStatus, "processors."), "processors.rates",
+        *names(AppStatus, ""), *names(ProcessorStatus, "processors."), *names(Throughput, "processors."),
         *names(MemberStatus, "processors.members."), *names(PartitionStatus, "processors.partitions."),
     }  # fmt: skip
 
@@ -45,4 +46,6 @@ def test_jobs() -> None:
 
 def test_flows() -> None:
     responses = {f"flows.{name}" for name in ("flow", "connectors", "breaker", "unsettled", "groups")}
-    assert documented("Flows") == {"at", "flows", *responses, *names(GroupState, "flows.groups.")}
+    assert documented("Flows") == {
+        "at", "flows", *responses, *names(Throughput, "flows."), *names(GroupState, "flows.groups."),
+    }  # fmt: skip

@@ -144,7 +144,7 @@ def test_its_commands_show_what_it_says(shop: types.ModuleType, tidelog_server: 
                 eventually(partial(shows, said, line, shown[1]), seconds=90)
             else:
                 said(line)
-        eventually(partial(shows, said, "tidelog jobs status user_days", "status      running"), seconds=90)
+        eventually(partial(shows, said, "tidelog jobs status user_days", "status        running"), seconds=90)
         assert "last error" not in said("tidelog jobs status user_days")
 
 

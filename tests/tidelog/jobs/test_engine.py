@@ -172,12 +172,12 @@ def test_a_job_goes_on_elsewhere_when_its_engine_is_killed(
         eventually(lambda: totals(client) == Counter(users * 3), seconds=60)
         print(f"the next epoch was published {time.monotonic() - began:.1f} s after SIGKILL, of a lease of 5 s")
         said = cli(tmp_path, url, "status", "count")
-        assert "status      running" in said
-        assert "behind      0" in said
+        assert "status        running" in said
+        assert "behind        0" in said
         assert " moved  from " in cli(tmp_path, url, "logs", "count")
 
         send(client, ["poison"])
-        eventually(lambda: "status      failed" in cli(tmp_path, url, "status", "count"))
+        eventually(lambda: "status        failed" in cli(tmp_path, url, "status", "count"))
         said = cli(tmp_path, url, "logs", "count")
         assert "ValueError: poison in the well" in said
         assert 'clickjobs.py", line 2' in said
@@ -187,7 +187,7 @@ def test_a_job_goes_on_elsewhere_when_its_engine_is_killed(
         eventually(lambda: totals(client)["new"] == 1, seconds=60)
         assert totals(client) == before + Counter(["new"])
         cli(tmp_path, url, "pause", "count")
-        eventually(lambda: "status      paused" in cli(tmp_path, url, "status", "count"))
+        eventually(lambda: "status        paused" in cli(tmp_path, url, "status", "count"))
         assert cli(tmp_path, url, "remove", "count", "--yes") == "count: removed\n"
         alive.terminate()
         assert alive.wait(90) == 0

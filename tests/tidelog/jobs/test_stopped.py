@@ -100,4 +100,4 @@ def test_one_that_is_stopped_in_an_epoch(
         for number in (3, 4):
             send(client, USERS)
             eventually(partial(counted, client, number), seconds=60)
-        assert "status      running" in cli(tmp_path, url, "status", "count")
+        assert "status        running" in cli(tmp_path, url, "status", "count")

@@ -14,6 +14,7 @@ from tidelog.client.steps import run
 from tidelog.testing import Server
 from tidelog.topics import Topic, TopicMismatchError, admin, deadletters, partition_of
 from tidelog.topics.deadletters import DeadLetterRecord, NotADeadLetterError
+from tidelog.topics.settings import key_of
 
 DEAD = "orders.dead"
 STREAM = "orders.dead:0"
@@ -84,7 +85,7 @@ def test_a_letter_as_it_is_written() -> None:
     assert (letter.attempts, letter.worker, letter.time) == (4, "host-1", 1_700_000_000_000)
     assert letter.traceback.startswith("Traceback (most recent call last):")
     assert letter.traceback.endswith("ValueError: no money\n")
-    assert 'raise ValueError(message)' in letter.traceback
+    assert "raise ValueError(message)" in letter.traceback
 
 
 def test_errors_of_any_size_and_kind() -> None:
@@ -131,6 +132,16 @@ def test_a_topic_that_was_declared_before(client: Client) -> None:
 
 
 # -- open letters --------------------------------------------------------------------------------------------
+def test_open_counts(client: Client) -> None:
+    run(client, deadletters.ready(DEAD))
+    for number in (1, 2):
+        bury(client, number)
+    client.redis.set(key_of("broken.dead"), "{}")
+    client.redis.set("broken.dead:0", "no stream")
+    found = run(client, deadletters.open_counts(["nowhere.dead", DEAD, "broken.dead", DEAD]))
+    assert found == {"broken.dead": None, "nowhere.dead": 0, DEAD: 2}
+
+
 def test_open_letters_page_by_page(client: Client) -> None:
     assert opened(client) == []
     for number in range(1, 8):
@@ -261,9 +272,7 @@ def test_what_cannot_be_replayed_stays(client: Client) -> None:
 
 
 def forge(client: Client, topic: str, partition: int, name: str = DEAD) -> None:
-    fields = deadletters.fields_of(
-        topic, partition, Entry(StreamId(1), [b"id", b"1"]), None, "x.y", raised(), 1, "", 0
-    )
+    fields = deadletters.fields_of(topic, partition, Entry(StreamId(1), [b"id", b"1"]), None, "x.y", raised(), 1, "", 0)
     client.run(deadletters.append(name, fields))
 
 

@@ -2,7 +2,7 @@
 
     host           ``FlowHost``: flows by name, their instances
     desired        the desired state (paused, deployed), stored on the tidelog server
-    streamgroups   the groups of stream sources: state, reset
+    streamgroups   the groups of stream sources: state, reset; number of dead letters
     views          the state of flows as plain values: bodies of the API
     tap            samples of passing events
     deadletters    lists and replays dead letters

@@ -11,7 +11,7 @@ from aiohttp import web
 from tidelog.flows.api.errors import FlowError
 from tidelog.flows.connectors.http.listener import IDLE, HttpConnection, HttpListener, ListenAddressOptions, is_local
 from tidelog.flows.runtime.runningflow import DrainReport
-from tidelog.flows.service import deadletters, page, requestbodies, tap, views
+from tidelog.flows.service import deadletters, page, requestbodies, streamgroups, tap, views
 from tidelog.flows.service.accesscontrol import HEADERS, TOKEN, AccessControl
 from tidelog.flows.service.host import DeployedFlow, FlowHost, NoFlowError
 from tidelog.flows.service.metrics import CONTENT_TYPE, FlowMetrics
@@ -263,7 +263,7 @@ class FlowApi:
         server, topic = self._host.server, given.topic or ""
         if given.flow is not None:
             deployed = self._host.find(given.flow)
-            server, topic = deployed.spec.server, deadletters.topic_in(deployed.spec)
+            server, topic = deployed.spec.server, streamgroups.dead_letter_topic(deployed.spec)
         if server is None:
             raise ApiError(422, "the flow has no tidelog server, so its dead letters are only logged")
         return server, topic

@@ -16,22 +16,12 @@ from tidelog.client.alone import run_alone
 from tidelog.client.entries import Entry, StreamId
 from tidelog.client.steps import run
 from tidelog.flows.api.errors import FlowError
-from tidelog.flows.connectors.tidelog.deadletters import topic_of
 from tidelog.flows.service.tap import shown
-from tidelog.flows.spec import FlowSpec
 from tidelog.topics import TopicError, deadletters
 
 LIMIT: Final = 1000  # maximum number of dead letters in a list
 
 T = TypeVar("T")
-
-
-def topic_in(spec: FlowSpec) -> str:
-    """Return the topic of a flow's dead letters."""
-    for each in spec.connectors.values():
-        if each.type == "dead_letters" and (topic := getattr(each.options, "topic", None)):
-            return str(topic)
-    return topic_of(spec.name)
 
 
 class DeadLettersError(ConnectionError):

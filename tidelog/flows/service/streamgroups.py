@@ -1,6 +1,6 @@
-"""The groups of a flow's ``stream`` sources on its tidelog server: state and reset, with or without a running process.
+"""The groups and the dead letters of a flow on its tidelog server: state and reset, with or without a running process.
 
-Each process records the groups of its flows in its desired state (``desired``), so they are known by the flow's name.
+Each process records the sources of its flows in its desired state (``desired``), so they are known by the flow's name.
 """
 
 from __future__ import annotations
@@ -15,33 +15,49 @@ import msgspec
 from tidelog.client import Client, strings
 from tidelog.client.entries import StreamId
 from tidelog.client.steps import run, single
+from tidelog.flows.connectors.tidelog.deadletters import topic_of
 from tidelog.flows.spec import FlowSpec
 from tidelog.options.start import StartPosition
+from tidelog.topics import deadletters
 
 FIRST = StreamId(0, 0)
 
 
 class FlowSource(msgspec.Struct, frozen=True):
-    """A connected source of a flow. ``group`` is empty if the flow's server does not store its position."""
+    """A connected source of a flow. ``group`` is empty if the flow's server does not store its position.
+
+    ``dead_letters``: the topic of the flow's dead letters; empty if the flow has no server.
+    """
 
     connector: str
     type: str
     keys: tuple[str, ...] = ()
     group: str = ""
+    dead_letters: str = ""
+
+
+def dead_letter_topic(spec: FlowSpec) -> str:
+    """Return the topic of a flow's dead letters."""
+    for each in spec.connectors.values():
+        if each.type == "dead_letters" and (topic := getattr(each.options, "topic", None)):
+            return str(topic)
+    return topic_of(spec.name)
 
 
 def sources_of(spec: FlowSpec) -> list[FlowSource]:
     """Return the connected sources of a flow."""
     connected = {each.source for each in spec.edges}
+    letters = dead_letter_topic(spec) if spec.server is not None else ""
     found = []
     for each in spec.connectors.values():
         if each.is_source and each.name in connected:
             options = each.options
             keys, group = getattr(options, "key", ()), getattr(options, "group", None)
             if each.type == "stream" and group and getattr(options, "url", None) is None:
-                found.append(FlowSource(each.name, each.type, (keys,) if isinstance(keys, str) else tuple(keys), group))
+                keys = (keys,) if isinstance(keys, str) else tuple(keys)
+                found.append(FlowSource(each.name, each.type, keys, group, letters))
             else:
-                found.append(FlowSource(each.name, each.type))
+                found.append(FlowSource(each.name, each.type, dead_letters=letters))
     return found
 
 
@@ -89,6 +105,11 @@ def states(client: Client, sources: Sequence[FlowSource]) -> list[GroupState]:
             pending = info.pending if info is not None else 0
             found.append(GroupState(source.connector, stream, source.group, position, lag, age, pending))
     return found
+
+
+def dead_letters(client: Client, sources: Sequence[FlowSource]) -> dict[str, int | None]:
+    """Return the number of open dead letters of a flow by topic; None if the topic can't be read."""
+    return run(client, deadletters.open_counts(each.dead_letters for each in sources if each.dead_letters))
 
 
 def preview(client: Client, sources: Sequence[FlowSource], start: StartPosition) -> list[GroupReset]:

@@ -15,7 +15,7 @@ from tidelog.flows.api.signals import PAUSED
 from tidelog.flows.files import diagram
 from tidelog.flows.runtime.node import FlowNode
 from tidelog.flows.runtime.runningflow import RunningFlow
-from tidelog.flows.service import deadletters
+from tidelog.flows.service import streamgroups
 from tidelog.flows.service.host import DeployedFlow, FlowHost, worst
 from tidelog.flows.spec import Edge, FlowSpec
 from tidelog.operating.redaction import HIDDEN, is_secret, redacted
@@ -48,7 +48,7 @@ def flow(deployed: DeployedFlow, alias: str, host: FlowHost | None = None) -> di
         "from": deployed.by,
         "error": next((each.error for each in chosen if each.error), "") if chosen or not problem
         else f"not started yet: {problem}",
-        "dead_letters": None if spec.server is None else deadletters.topic_in(spec),
+        "dead_letters": None if spec.server is None else streamgroups.dead_letter_topic(spec),
         "blocked": [] if host is None else blocked(host, [each.alias for each in chosen]),
     }  # fmt: skip
 

@@ -8,7 +8,7 @@ Rule 2: A problem with one job must not affect the others: missing and invalid d
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import msgspec
@@ -22,8 +22,9 @@ from tidelog.jobs.registry import registry, status
 from tidelog.jobs.registry.registry import JobRegistry, JobSpec
 from tidelog.jobs.registry.status import SnapshotSummary, Status
 from tidelog.jobs.replaylog.marker import Marker, read_marker
+from tidelog.operating.throughput import Throughput
 from tidelog.options.start import StartPosition
-from tidelog.topics import TopicError
+from tidelog.topics import TopicError, deadletters
 from tidelog.topics.settings import key_of, read_settings
 from tidelog.transport.call import Call
 
@@ -51,6 +52,7 @@ class JobOverview:
     status: Status | None
     partitions: tuple[PartitionOverview, ...] = ()
     snapshots: SnapshotSummary = SnapshotSummary()  # noqa: RUF009 - immutable
+    dead_letters: Mapping[str, int | None] = field(default_factory=dict)  # open ones by topic; None: can't be read
 
     @property
     def lag(self) -> int:
@@ -64,6 +66,14 @@ class JobOverview:
     def report(self) -> Status | None:
         """The status, if it belongs to this generation."""
         return self.status if self.status is not None and self.status.generation == self.spec.generation else None
+
+    @property
+    def throughput(self) -> Throughput:
+        """Rates and dead letters. There are rates if an engine runs the job."""
+        report = self.report
+        if report is None or report.engine != self.engine:
+            return Throughput(dead_letters=self.dead_letters)
+        return Throughput(report.in_rate, report.out_rate, self.dead_letters)
 
     @property
     def state(self) -> str:
@@ -82,7 +92,7 @@ class JobOverview:
         """Return the data for JSON."""
         return {
             "job": self.spec, "state": self.state, "engine": self.engine or None, "lag": self.lag,
-            "lag_ms": self.lag_ms, "status": self.report, "snapshots": self.snapshots,
+            "lag_ms": self.lag_ms, **self.throughput.data(), "status": self.report, "snapshots": self.snapshots,
             "partitions": self.partitions,
         }  # fmt: skip
 
@@ -107,10 +117,12 @@ def overview(names: Sequence[str] = ()) -> Steps[JobsOverview]:
     specs = [there.find(name) for name in names] if names else [there.specs[name] for name in sorted(there.specs)]
     (now,) = checked((yield [strings.server_time()]))
     found, engines = yield from _owners(specs)
+    counts = yield from deadletters.open_counts(topic for spec in specs for topic in spec.dead_letters)
     jobs = []
     for each, streams in zip(found, (yield from _streams(specs)), strict=True):
         partitions = yield from _partitions(each.spec, streams, now)
-        jobs.append(replace(each, partitions=tuple(partitions)))
+        letters = {topic: counts[topic] for topic in each.spec.dead_letters}
+        jobs.append(replace(each, partitions=tuple(partitions), dead_letters=letters))
     return JobsOverview(now, tuple(jobs), tuple(engines))
 
 

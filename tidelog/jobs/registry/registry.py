@@ -58,6 +58,7 @@ class JobSpec(msgspec.Struct, frozen=True):
     revision: int = 1  # counts changes; an engine restarts a job with another revision
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
+    dead_letters: tuple[str, ...] = ()  # topics of its dead letters
     partitions: int = 1
     state: str = ""  # the type of the state's values; empty: no state
     start: str = ""  # where this generation starts; empty: as the job declares
@@ -136,7 +137,7 @@ def _check(name: str, spec: JobSpec) -> None:
         raise ValueError(f"job {name!r}: the target {spec.target!r} is not module:attribute")
     if min(spec.generation, spec.revision, spec.partitions) < 1:
         raise ValueError(f"job {name!r}: generation, revision and partitions must be at least 1")
-    for topic in (*spec.inputs, *spec.outputs):
+    for topic in (*spec.inputs, *spec.outputs, *spec.dead_letters):
         check_topic(topic)
     for text in (spec.version, spec.state, spec.start, spec.store, *spec.options, *spec.options.values()):
         if not text.isprintable():

@@ -23,8 +23,9 @@ def describe(job: Job, target: str, store: str = "", start: str = "") -> Steps[J
     inputs = {topic.name: partitions[topic.name] for topic in job.inputs}
     return JobSpec(
         job.name, target, job.kind, job.version, inputs=tuple(inputs),
-        outputs=tuple(each.name for each in job.outputs), partitions=partitions_of(job, inputs),
-        state=type_name(job.state), start=start, store=store,
+        outputs=tuple(each.name for each in job.outputs),
+        dead_letters=() if job.dead_letter is None else tuple({job.dead_letter.target(name): 1 for name in inputs}),
+        partitions=partitions_of(job, inputs), state=type_name(job.state), start=start, store=store,
     )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """The state of an app: members, owners and progress, read from the server regardless of who runs the workers.
 
     read_status   reads everything, in a few round trips for all partitions together
-    rates         compares two results
+    throughput    compares two results
 
 Rule 1: it changes nothing on the server, and needs no worker.
 Rule 2: a result is not a consistent snapshot. The values of one partition are read together, those of others later.
@@ -17,10 +17,10 @@ from tidelog.client import calls, strings
 from tidelog.client.entries import GroupInfo, Info, Pending, PendingSummary, StreamId
 from tidelog.client.steps import Steps, checked
 from tidelog.coordination.lease import read_leases
+from tidelog.operating.throughput import Throughput, measured
 from tidelog.topics import deadletters
 from tidelog.topics.failureactions import DeadLetter
 from tidelog.topics.reconcile import known
-from tidelog.topics.settings import key_of
 from tidelog.transport.call import Call
 from tidelog.workers import keys
 from tidelog.workers.coordination import member_document, pauses
@@ -79,6 +79,7 @@ class ProcessorStatus:
     members: Sequence[MemberStatus]
     partitions: Sequence[PartitionStatus]
     halted: Mapping[str, Any] | None  # reason, time, worker; set if all partitions are paused
+    dead_letters: Mapping[str, int | None]  # open ones by dead-letter topic; None: the topic can't be read
 
     @property
     def alive(self) -> list[str]:
@@ -94,31 +95,30 @@ class AppStatus:
     at: int  # ms since 1970, on the server's clock
     leader: str | None
     processors: Sequence[ProcessorStatus]
-    dead_letters: Mapping[str, int]  # open dead letters, by dead-letter topic
 
 
-@dataclass(frozen=True)
-class Rates:
-    """Entries per second of one processor between two results."""
-
-    sent: float
-    finished: float
-
-
-def rates(before: AppStatus, after: AppStatus) -> dict[str, Rates]:
-    """Return the rates by processor, without processors whose topic has grown or was recreated meanwhile."""
-    seconds = (after.at - before.at) / 1000
-    earlier = {each.name: each for each in before.processors}
+def throughput(before: AppStatus | None, after: AppStatus) -> dict[str, Throughput]:
+    """Return rates and dead letters by processor, without rates if its topic has grown or was recreated meanwhile."""
+    ms = 0 if before is None else after.at - before.at
+    earlier = {} if before is None else {each.name: each for each in before.processors}
     found = {}
     for now in after.processors:
         then = earlier.get(now.name)
-        if then is None or seconds <= 0 or len(then.partitions) != len(now.partitions) or not now.partitions:
-            continue
-        sent = sum(each.added for each in now.partitions) - sum(each.added for each in then.partitions)
-        finished = sum(each.finished for each in now.partitions) - sum(each.finished for each in then.partitions)
-        if sent >= 0:
-            found[now.name] = Rates(sent / seconds, finished / seconds)
+        arrived = finished = None
+        if then is not None and len(then.partitions) == len(now.partitions) > 0:
+            arrived = measured(_added(then), _added(now), ms)
+            if arrived is not None:  # the number of finished entries falls if the processor is reset to an older entry
+                finished = measured(_finished(then), _finished(now), ms)
+        found[now.name] = Throughput(arrived, finished, now.dead_letters)
     return found
+
+
+def _added(processor: ProcessorStatus) -> int:
+    return sum(each.added for each in processor.partitions)
+
+
+def _finished(processor: ProcessorStatus) -> int:
+    return sum(each.finished for each in processor.partitions)
 
 
 # -- reading -------------------------------------------------------------------------------------------------
@@ -132,19 +132,21 @@ def read_status(app: AppProtocol, names: Iterable[str] | None = None) -> Steps[A
         if name not in topics:
             topics[name] = yield from _topic(name, clock)
     leader = yield from _holders([keys.leader(app.name)])
+    letters = {declared.name: _dead_letter_topics(declared) for declared in wanted}
+    counts = yield from deadletters.open_counts(topic for found in letters.values() for topic in found)
     processors: list[ProcessorStatus] = []
     for declared in wanted:
         found = yield from _processor(app.name, declared, topics[declared.topic.name])
+        found = replace(found, dead_letters={topic: counts[topic] for topic in letters[declared.name]})
         if declared.ordering == "none":
             found = replace(found, members=(yield from _workers(app.name)))
         processors += [found]
-    dead_letters = {}
-    for declared in wanted:
-        final = declared.policy.final
-        if isinstance(final, DeadLetter) and (target := final.target(declared.topic.name)) not in dead_letters:
-            (there,) = checked((yield [strings.get(key_of(target))]))
-            dead_letters[target] = (yield from deadletters.count(target)) if there is not None else 0
-    return AppStatus(app.name, clock, leader[0], processors, dead_letters)
+    return AppStatus(app.name, clock, leader[0], processors)
+
+
+def _dead_letter_topics(declared: Processor) -> list[str]:
+    final = declared.policy.final
+    return [final.target(declared.topic.name)] if isinstance(final, DeadLetter) else []
 
 
 @dataclass
@@ -194,7 +196,7 @@ def _processor(app: str, declared: Processor, topic: _Topic) -> Steps[ProcessorS
             info.entries_added if info is not None else 0,
         )]  # fmt: skip
     return ProcessorStatus(
-        name, declared.topic.name, declared.ordering, taking_part, partitions, paused.get(pauses.ALL)
+        name, declared.topic.name, declared.ordering, taking_part, partitions, paused.get(pauses.ALL), {}
     )  # fmt: skip
 
 
