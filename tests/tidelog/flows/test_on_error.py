@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from tests.tidelog.flows.flowkit import Numbers, Taking, flow
 from tidelog.flows import Event
-from tidelog.flows.api.tokens import OK, RETRY
+from tidelog.flows.api.tokens import OK, RETRY, Token
 from tidelog.flows.runtime.retries import RetryQueue
+from tidelog.flows.runtime.sourcenode import HALTING
 from tidelog.flows.testing.virtualloop import VirtualLoop, simulate
 from tidelog.transport.backoff import Backoff
 
@@ -62,3 +64,54 @@ def test_events_with_different_attempts_and_the_same_delay_are_all_retried() -> 
         queue.ready(some)
     assert queue.waiting == 3
     assert sorted(each.id for each in queue.take(9)) == ["a", "b", "c"]
+
+
+class Owning(Numbers):
+    """A source with a policy of its own that halts. Its pull and its ``settled`` last for some time."""
+
+    def __init__(self, pull: float, settle: float) -> None:
+        super().__init__(1, ends=False, owns_policy=True)
+        self.log: list[str] = []
+        self._durations = (pull, settle)
+
+    async def pull(self, limit: int) -> list[Event] | None:
+        if self.given < self.count:
+            return await super().pull(limit)
+        await self._interrupted.wait()
+        await asyncio.sleep(self._durations[0])  # a read was sent before
+        self.log.append("pulled")
+        return []
+
+    async def settled(self, tokens: Sequence[Token]) -> None:
+        self.context.escalate("halt", "it is broken")
+        await asyncio.sleep(self._durations[1])
+        self.log.append("settled")
+
+
+@pytest.mark.parametrize(
+    ("pull", "settle", "log", "seconds"),
+    [
+        (0.5, 1.0, ["pulled", "settled"], 1.0), (1.0, 0.5, ["settled", "pulled"], 1.0),
+        (3600.0, 0.5, ["settled"], HALTING), (0.5, 3600.0, ["pulled"], HALTING),
+    ],
+)  # fmt: skip
+def test_a_source_that_halts_returns_its_events_before_the_flow_ends(
+    pull: float, settle: float, log: list[str], seconds: float
+) -> None:
+    async def story(loop: VirtualLoop) -> None:
+        async def broken(events: list[Event]) -> Any:
+            await asyncio.sleep(1.0)  # the source pulls meanwhile
+            return [(RETRY, "broken")] * len(events)
+
+        source = Owning(pull, settle)
+        running = flow(loop, {"in": source, "out": Taking(broken)}, {}, "in out")
+        await running.start()
+        started = loop.time()
+        await running.finished()
+        assert running.status == "failed"
+        assert "on_error: halt: it is broken" in str(running.error)
+        assert source.log == log
+        assert loop.time() - started == pytest.approx(1.0 + seconds, abs=0.1)
+        await running.stop()
+
+    simulate(story)

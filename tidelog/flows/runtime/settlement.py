@@ -35,6 +35,7 @@ class SettlementReporter:
         self, node: FlowNode, source: Source, connection: ConnectorConnection, retries: RetryQueue, *,
         copies: bool, skip: bool, reported: Callable[[int], None],
     ) -> None:  # fmt: skip
+        self.reporting = False  # ``Source.settled`` is in progress
         self.failing_since: float | None = None  # event loop time since which the source does not accept tokens
         self.reconnected = asyncio.Event()
         self.changed = asyncio.Event()  # there are tokens to report
@@ -99,6 +100,7 @@ class SettlementReporter:
 
     async def _report(self, tokens: Sequence[Token]) -> None:
         connects = self._connection.connects
+        self.reporting = True
         try:
             await self._source.settled(tokens)
         except OSError as error:  # there may be no pull that would detect the lost connection
@@ -108,6 +110,8 @@ class SettlementReporter:
             if from_outside():
                 raise
             raise RuntimeError("it was cancelled from inside") from None
+        finally:
+            self.reporting = False
 
     async def _give_up(self, tokens: Sequence[Token]) -> None:
         context, name = self._node.context, self._node.name

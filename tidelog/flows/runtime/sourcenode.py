@@ -10,6 +10,10 @@ Rule 4: Retries wait for the breaker in the same way as new events, so an outage
 Rule 5: If the source waits for settlements, and all unsettled events are stored in operators that wait for more events
         (such as a batch larger than ``max_unsettled``), the operators are requested to release them (``gathering``).
 Rule 6: After a reason that ended by time, the source starts slowly (``slowstart``).
+Rule 7: ``halt`` of a source that owns its policy ends the flow after the pull and the call of ``settled`` in progress,
+        HALTING seconds at most. ``settled`` returns the failed entry to the server. If the flow ended first, it would
+        cancel a pull that has just received this entry again, and the entry would be redelivered only when its retry
+        time is over.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Set
 from functools import partial
+from typing import Final
 
 from tidelog.flows.api.breaker import BreakerReason
 from tidelog.flows.api.cancellation import from_outside
@@ -40,6 +45,8 @@ from tidelog.flows.runtime.sourcesender import SourceSender
 from tidelog.flows.runtime.sourcestatus import SourceStatus
 from tidelog.flows.runtime.sourcewindow import SourceWindow
 from tidelog.transport.backoff import Backoff
+
+HALTING: Final = 2.0  # s
 
 log = logging.getLogger("tidelog.flows")
 
@@ -76,6 +83,7 @@ class SourceNode(FlowNode):
         self._status = SourceStatus(self, connection, self.breaker, self.window, self.retries, self._settlement)
         self._release = GatheredRelease(lambda: self, "max_unsettled", lambda: self.window.waits, self._stuck_on)
         self._stopping = False
+        self._halt: FlowError | None = None  # ends the flow when the source is idle
         self._pulled: list[Event] = []  # not sent yet
         self._pulling = False
         self._pump_waiter: asyncio.Future[None] | None = None
@@ -116,11 +124,23 @@ class SourceNode(FlowNode):
 
     def escalate(self, action: str, reason: str) -> None:
         """Perform the action ``pause`` or ``halt`` of ``on_error``."""
+        if self._halt is not None:
+            return
         log.error("%s: %s: on_error: %s: %s", self.context.flow, self.name, action, reason)
-        if action == "halt":
-            self.later(partial(fail, FlowError(f"on_error: halt: {reason}")))
-        else:
+        if action != "halt":
             self.pause(self.name)
+            return
+        error = FlowError(f"on_error: halt: {reason}")
+        if self.source.owns_policy:  # Rule 7
+            self._halt = error
+            self.pause(self.name)
+            self.after(HALTING, partial(fail, error))
+        else:
+            self.later(partial(fail, error))
+
+    def _halt_if_idle(self) -> None:
+        if self._halt is not None and not self._pulling and not self._settlement.reporting:
+            self.later(partial(fail, self._halt))
 
     @property
     def accepting(self) -> bool:
@@ -196,6 +216,7 @@ class SourceNode(FlowNode):
             self.lost(ConnectionError("a pull was cancelled from inside"), connects)
         finally:
             self._pulling = False
+            self._halt_if_idle()
         return []
 
     def _has_room(self) -> bool:
@@ -262,6 +283,7 @@ class SourceNode(FlowNode):
 
     def _reported(self, count: int) -> None:
         self.window.reported(count)
+        self._halt_if_idle()
         self._poke()
         self.context.changed()
 
