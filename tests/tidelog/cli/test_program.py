@@ -244,7 +244,7 @@ class TestInfo:
             client.redis.set("not-a-stream", "x")
         output = run("info").output
         assert f"process {tidelog_server.pid}" in output
-        assert "\nreplication leader of 0 replicas\n" in output
+        assert "\nreplication  leader of 0 replicas\n" in output
         assert "weather" in output
         assert "not-a-stream" not in output
 
