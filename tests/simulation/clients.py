@@ -45,13 +45,12 @@ class SimConnection(asyncio.Protocol):
     @classmethod
     async def open(cls, loop: NetworkLoop, member: Member) -> SimConnection:
         """Connect. Raises LostError."""
-        sock = socket.socket()  # only a key
         try:
-            async with asyncio.timeout(PATIENCE):
-                await loop.sock_connect(sock, member.address)
-                _, protocol = await loop.create_connection(cls, sock=sock)
+            with socket.socket() as sock:  # only a key; closed even if the world ends meanwhile
+                async with asyncio.timeout(PATIENCE):
+                    await loop.sock_connect(sock, member.address)
+                    _, protocol = await loop.create_connection(cls, sock=sock)
         except (OSError, TimeoutError) as error:
-            sock.close()
             raise LostError(str(error)) from error
         except BaseException:  # its process dies
             sock.close()
