@@ -52,9 +52,6 @@ class SimConnection(asyncio.Protocol):
                     _, protocol = await loop.create_connection(cls, sock=sock)
         except (OSError, TimeoutError) as error:
             raise LostError(str(error)) from error
-        except BaseException:  # its process dies
-            sock.close()
-            raise
         assert isinstance(protocol, cls)
         return protocol
 
