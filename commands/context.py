@@ -224,6 +224,9 @@ class ServerParts(Protocol):
     @property
     def cluster(self) -> ClusterPart: ...
     @property
+    def group(self) -> GroupPart | None:
+        """None: this server is in no group."""
+    @property
     def stats(self) -> StatsPart: ...
     @property
     def timings(self) -> TimingsPart: ...
@@ -416,8 +419,27 @@ class ClusterPart(Protocol):
         """The ID of this server."""
     def nodes(self, session: Session) -> list[ClusterNode]:
         """Return the members, the leader first, as this client reaches them."""
+    @property
+    def shard(self) -> str:
+        """The ID of the shard, which is the same on all its members."""
+    @property
+    def epoch(self) -> int:
+        """The epoch of the server group; 0: this server is in none."""
     def leader(self, session: Session) -> tuple[str, int]:
-        """Return the host and port at which this client reaches the leader. For a replica only."""
+        """Return the host and port at which this client reaches the leader. For a replica only. Raises CommandError if
+        there is no leader."""
+
+
+class GroupPart(Protocol):
+    """The server group of which this server is a member."""
+
+    def status(self) -> dict[str, object]:
+        """Return the status, as JSON shows it."""
+    def fail_over(self, target: str, timeout_ms: int) -> None:
+        """Hand over to a member; "": the best one. 0 ms: the default timeout. Raises CommandError."""
+    def removal(self, name: str) -> Callable[[], str | None]:
+        """Start to remove a member. Returns a function that returns its result: None until it has ended, then an empty
+        string or the text of the error."""
 
 
 class StatsPart(Protocol):

@@ -15,7 +15,7 @@ _CONTAINERS: Final = {
     "connection": ("CLIENT",),
     "pubsub": ("PUBSUB",),
     "scripting": ("SCRIPT",),
-    "server": ("ACL", "COMMAND", "CONFIG", "LATENCY", "MEMORY", "SLOWLOG"),
+    "server": ("ACL", "COMMAND", "CONFIG", "LATENCY", "MEMORY", "SLOWLOG", "TMEMBER"),
 }
 
 

@@ -15,8 +15,8 @@ _MODULES: Final = (
     "keys.counters", "keys.expiry", "keys.keys", "keys.manystrings", "keys.rename", "keys.scripts", "keys.strings",
     "keys.substrings", "keys.transactions",
     "admin.acl", "admin.client", "admin.cluster", "admin.config", "admin.connection", "admin.debug",
-    "admin.introspection", "admin.memory", "admin.observe", "admin.pubsub", "admin.replication", "admin.server",
-    "admin.tracking", "help",
+    "admin.introspection", "admin.members", "admin.memory", "admin.observe", "admin.pubsub", "admin.replication",
+    "admin.server", "admin.tracking", "help",
 )  # fmt: skip
 
 for _name in _MODULES:

@@ -11,6 +11,7 @@
     scrub            the progress of the scrub, see ``scrub``; may be missing
     replicas         empty; exists while there are replicas, or there were within repl-backlog-ttl
     node             the ID of this server, see ``nodeid``
+    group            the identity of a member of a server group, see ``respserver.group.identity``
     tidelog.making   empty; exists until a first start is complete
     *.new            the replacement of a file, left by a crash; removed by the next start
 
@@ -40,7 +41,7 @@ LOCK = "lock"
 ID_LINE = re.compile(r"id [0-9a-f]{40}")
 PARTS = ("tail", "journal", "store")
 REPLICAS = "replicas"
-LEFT = ("scrub.new", "tail.new", "replication.new", "tidelog.format.new", "node.new")
+LEFT = ("scrub.new", "tail.new", "replication.new", "tidelog.format.new", "node.new", "group.new")
 
 
 def lock(directory: Path) -> int:

@@ -76,9 +76,10 @@ class History:
         """The current ID and the previous IDs."""
         return frozenset([self.id, *(name for name, _ in self.previous)])
 
-    def shift(self, offset: int) -> None:
-        """Take a new ID for records from ``offset`` on. The data is complete, because it defines the new history."""
-        self._renew(secrets.token_hex(20), offset)
+    def shift(self, offset: int, replid: str = "") -> None:
+        """Take a new ID for records from ``offset`` on: ``replid``, or a random one. The data is complete, because it
+        defines the new history."""
+        self._renew(replid or secrets.token_hex(20), offset)
         self.complete = True
 
     def follow(self, replid: str, offset: int) -> None:

@@ -12,7 +12,7 @@ from stat import S_IMODE
 FILE, FOLDER = 0o600, 0o700
 OTHERS = 0o077  # permissions of group and others
 OURS = (
-    "lock", "tail", "replication", "replicas", "tidelog.format", "node",
+    "lock", "tail", "replication", "replicas", "tidelog.format", "node", "group",
     "journal", "journal/data.mdb", "journal/lock.mdb", "store", "store/data.mdb", "store/lock.mdb",
 )  # fmt: skip
 

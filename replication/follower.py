@@ -91,8 +91,10 @@ class FollowerOwner(Protocol):
 class LeaderFollower:
     """Follows one leader until stop() is called. Times are seconds of the event loop's clock."""
 
-    def __init__(self, owner: FollowerOwner, host: str, port: int) -> None:
+    def __init__(self, owner: FollowerOwner, host: str, port: int, first_wait: float = FIRST_WAIT) -> None:
+        """Start to follow. ``first_wait``: seconds until the second attempt."""
         self.owner = owner
+        self._first_wait = first_wait
         self.host = host
         self.port = port
         self.state = "connect"  # later connecting, sync, connected, as in ROLE
@@ -170,7 +172,7 @@ class LeaderFollower:
 
     # -- a link from beginning to end -------------------------------------------------------------------------------
     async def _run(self) -> None:
-        wait, warned = FIRST_WAIT, ""
+        wait, warned = self._first_wait, ""
         while True:
             lasted = newer = False
             try:
@@ -191,7 +193,7 @@ class LeaderFollower:
                 if not self._over:
                     self.owner.link_failed(error)
             if lasted:
-                wait = FIRST_WAIT
+                wait = self._first_wait
             await asyncio.sleep((NEWER_WAIT if newer else wait) * random.uniform(0.5, 1.0))
             wait = min(2 * wait, LONGEST_WAIT)
 

@@ -9,6 +9,7 @@
                                                            reply only +OK
       with data in its store also capa delta               see ``persistence.noderuns``
       with cluster-enabled also capa node-...              see ``members``
+      in a server group also capa group-...                see ``members``
     REPLCONF listening-port 6380              +OK          the leader shows it in INFO
     REPLCONF ip-address 10.0.0.2              +OK          if replica-announce-ip is set
     REPLCONF history 4711:2864434397          +OK          crc32 of this log's bytes from offset 4711 to its end; twice
@@ -39,7 +40,7 @@ from dataclasses import dataclass
 
 from replication.formats import CAPA, FORMAT
 from replication.frames import LinkError
-from replication.members import ClusterMember, capability
+from replication.members import ClusterMember, GroupAnnouncement, capability
 
 VERSION = 1  # version of the link protocol: requests and frames
 DELTA = b"delta"  # a capability: the replica has nodes and can report them (persistence.noderuns)
@@ -120,6 +121,7 @@ class Introduction:
     # Rule 2: returns start offset and crc32 of the last bytes before a log offset; None if the log can't end there
     rewind: Callable[[int], tuple[int, int] | None] | None = None
     rewound: bool = False  # ``offset`` is that of Rule 2
+    group: GroupAnnouncement | None = None  # as which member of a server group; None: of none
 
 
 @dataclass(slots=True)
@@ -247,6 +249,8 @@ def _steps(who: Introduction) -> Iterator[tuple[str, bytes]]:
         capabilities += ["capa", capability(who.member)]
     if who.delta:
         capabilities += ["capa", DELTA]
+    if who.group is not None:
+        capabilities += ["capa", who.group.capability()]
     yield "REPLCONF tidelog", request("REPLCONF", "tidelog", VERSION, *capabilities)
     yield "REPLCONF listening-port", request("REPLCONF", "listening-port", who.port)
     if who.announce_ip:

@@ -1,5 +1,8 @@
 """The servers that follow one leader, as they tell each other: who they are, and where clients reach them. Bytes only.
 
+A member of a server group announces itself with ``REPLCONF capa group-<ID of the group>,<name>,<ms since epoch>``. The
+time shows the leader by how much the clocks differ.
+
 A replica with ``cluster-enabled yes`` announces itself with ``REPLCONF capa node-<ID>,<port>,<TLS port>,<host>``. A
 leader of an earlier version ignores it, as it does any capability. To the replicas that announced themselves, the
 leader sends MEMBERS frames. Their payload has a line for each server: the leader first, then the other online replicas.
@@ -21,6 +24,8 @@ from commands.parse import is_host
 from replication.frames import LinkError
 
 CAPA = b"node-"
+GROUP_CAPA = b"group-"
+_GROUP_MEMBER = re.compile(rb"group-([0-9a-f]{40}),([0-9A-Za-z._:@-]{1,64}),(\d{1,15})", re.ASCII)
 _MEMBER = re.compile(r"([0-9a-f]{40})[, ](\d{1,5})[, ](\d{1,5})[, ](.*)", re.ASCII)
 
 
@@ -31,6 +36,24 @@ class ClusterMember(NamedTuple):
     port: int  # without TLS; 0: none
     tls_port: int  # 0: none
     host: str  # "": the address at which the other end of the link is reached
+
+
+class GroupAnnouncement(NamedTuple):
+    """A member of a server group, as it announces itself to the leader."""
+
+    group_id: str  # 40 hex digits
+    name: str
+    now: int = 0  # ms since epoch by its clock
+
+    def capability(self) -> bytes:
+        """Return the capability with which it announces itself."""
+        return GROUP_CAPA + f"{self.group_id},{self.name},{self.now}".encode()
+
+    @classmethod
+    def announced(cls, value: bytes) -> GroupAnnouncement | None:
+        """Return the member that announces itself with this capability; None if it is another one, or malformed."""
+        found = _GROUP_MEMBER.fullmatch(value)
+        return cls(found[1].decode(), found[2].decode(), int(found[3])) if found is not None else None
 
 
 def derived_id(host: str, port: int) -> str:

@@ -11,11 +11,12 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from commands import registry  # noqa: F401  (fills the command table)
 from commands.declare import find
 from commands.session import Session
+from replication.feed import ReplicaFeed
 from resp.errors import CommandError, CorruptError
 from respserver.clients.admission import Admission
 from respserver.clients.clients import Clients
@@ -57,6 +58,11 @@ from respserver.runtime.ticks import Ticks
 from storage.keyspace import expiry
 from storage.keyspace.keyspace import Keyspace
 
+if TYPE_CHECKING:
+    from respserver.group.membership import GroupMembership
+    from respserver.group.services import GroupServices
+    from respserver.group.status import GroupCommands
+
 AFTER_STALL: Final = 0.001  # seconds: about one turn of the event loop
 CATCH_UP_MS: Final = 2000  # after which the periodic work continues, even if bytes remain to be read
 
@@ -72,13 +78,18 @@ class RespServer:
     roles: Roles
     checkpoints: Checkpoints
     _forgetter: asyncio.Handle | None = None
+    membership: GroupMembership | None = None  # None: this server is in no server group
+    group: GroupCommands | None = None
 
     _cron: asyncio.TimerHandle | None
     _waker: asyncio.TimerHandle | None
     _expirer: asyncio.TimerHandle | None
     _after_stall: asyncio.TimerHandle | None  # the periodic work, postponed until the sockets were read
 
-    def __init__(self, config: Config, logger: Logger, clock: Clock | None = None) -> None:
+    def __init__(
+        self, config: Config, logger: Logger, clock: Clock | None = None, coordination: GroupServices | None = None
+    ) -> None:  # fmt: skip
+        """Build the parts. ``coordination``: what a member of a server group uses instead of ``coordinator``."""
         loop = self._loop = asyncio.get_running_loop()
         self.config = config
         self.logger = logger
@@ -121,7 +132,7 @@ class RespServer:
             parts, self, self.blocking, self.slicing, self.transactions, self.notifications, self.memory
         )
         self.replicas = Replicas(
-            parts, self.clients, on_heard=lambda feed: self.roles.heard(feed),
+            parts, self.clients, on_heard=self._heard,
             before_delta=lambda: self.checkpoints.recent(),
         )  # fmt: skip
         self.link = LeaderLink(
@@ -134,6 +145,8 @@ class RespServer:
         self.roles = Roles(
             parts, self.clients, self.pauses, self.blocking, self.replicas, self.link, on_role=self.served_time.update
         )
+        if config.group:
+            self._build_group(parts, coordination)
         self.checkpoints = Checkpoints(parts, retain=self.replicas.moved_on, ended=self.blocking.acknowledged)
         self.stats = Reporting(
             parts,
@@ -143,14 +156,36 @@ class RespServer:
                 self.tracking,
             ),
         )  # fmt: skip
+        self._build_connections(parts)
+        self.clients.on_leave += [self.pubsub.drop, self._unwatch, self.monitors.remove, self.tracking.disable]
+
+    def _build_connections(self, parts: RuntimeParts) -> None:
         self._admission = Admission(parts, self.clients, self.users)
-        self._limits, self._sockets = OutputLimits(config), (Sockets(loop, self.ticks) if AVAILABLE else None)
+        self._limits, self._sockets = OutputLimits(self.config), (
+            Sockets(self._loop, self.ticks) if AVAILABLE else None
+        )
         services = ConnectionServices(
             parts, RequestProcessor(parts, self.dispatcher, self._limits), self._limits, self._sockets,
             accept=self._admission.admit, left=self.clients.leave, awaited=self._read_after_wait,
         )  # fmt: skip
-        self.listeners = Listeners(config, lambda: cast(asyncio.Protocol, Connection(services)))
-        self.clients.on_leave += [self.pubsub.drop, self._unwatch, self.monitors.remove, self.tracking.disable]
+        self.listeners = Listeners(self.config, lambda: cast(asyncio.Protocol, Connection(services)))
+
+    def _build_group(self, parts: RuntimeParts, coordination: GroupServices | None) -> None:
+        """Build the membership of a server group. Other servers do not import it."""
+        from respserver.group.membership import GroupMembership
+        from respserver.group.services import services
+        from respserver.group.status import GroupCommands
+
+        used = coordination or services(self.config)
+        member = self.membership = GroupMembership(parts, used, self.roles, self.replicas, self.link, self.pauses)
+        member.on_result = self.blocking.acknowledged
+        self.roles.group = member
+        self.group = GroupCommands(member)
+
+    def _heard(self, feed: ReplicaFeed) -> None:
+        if self.membership is not None:
+            self.membership.heard(feed)
+        self.roles.heard(feed)
 
     @property
     def tracking(self) -> Tracking:
@@ -174,6 +209,8 @@ class RespServer:
             self._unrename = rename(self.config.rename_command)
             await self.listeners.open()
             self.roles.start()
+            if self.membership is not None:
+                self.membership.start()
         except BaseException:
             self.listeners.close()
             self._close()
@@ -192,6 +229,7 @@ class RespServer:
             "acllog-max-len", "notify-keyspace-events",
             "client-output-buffer-limit", "proto-max-bulk-len", "client-query-buffer-limit",
             "maxmemory", "min-replicas-to-write", "min-replicas-max-lag", "replica-serve-stale-data", "replica-acks",
+            "min-in-sync",
             "tracking-table-max-keys",
         ):  # fmt: skip
             self.config.on_change[name] = self.configure
@@ -424,6 +462,8 @@ class RespServer:
         self.slicing.finish_all()
         if not now:
             await self.roles.let_catch_up()
+        if self.membership is not None:
+            await self.membership.finish(hand_over=not now)
         for timer in (self._cron, self._waker, self._expirer, self._after_stall, self._forgetter):
             if timer is not None:
                 timer.cancel()

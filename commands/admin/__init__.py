@@ -8,6 +8,7 @@
     connection     HELLO, AUTH, PING, RESET, SELECT
     debug          DEBUG, disabled by default
     introspection  COMMAND, which redis-cli uses for hints
+    members        TMEMBER, for server groups
     memory         MEMORY
     observe        SLOWLOG, LATENCY
     pubsub         SUBSCRIBE, SSUBSCRIBE, PUBLISH, PUBSUB and related commands

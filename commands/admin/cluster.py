@@ -16,7 +16,7 @@ from commands.context import Chunks, Context, Reply, Slices
 from commands.declare import arg, command, help_lines
 from commands.parse import integer
 from commands.slicing import AT_ONCE, long_array
-from commands.slots import ALL_SLOTS_ID, SLOTS, ClusterNode, slot_of
+from commands.slots import SLOTS, ClusterNode, slot_of
 from resp import errors, reply
 from resp.errors import CommandError
 
@@ -39,14 +39,15 @@ def _text(ctx: Context, text: str) -> bytes:
     return reply.verbatim(ctx.session.proto, "txt", text.encode("utf-8", "surrogateescape"))
 
 
-def _line(node: ClusterNode, leader: ClusterNode, now: int) -> str:
+def _line(ctx: Context, node: ClusterNode, leader: ClusterNode) -> str:
     """Return the line of a node in CLUSTER NODES, without its end."""
+    now, epoch = ctx.now, ctx.server.cluster.epoch
     flags = ("myself," if node.myself else "") + ("master" if node.leads else "slave")
     heard = 0 if node.myself else now
     link = "connected" if node.myself or node.online else "disconnected"
     slots = f" 0-{SLOTS - 1}" if node.leads else ""
     above = "-" if node.leads else leader.id
-    return f"{node.id} {node.host}:{node.port}@{_NO_BUS} {flags} {above} 0 {heard} 0 {link}{slots}"
+    return f"{node.id} {node.host}:{node.port}@{_NO_BUS} {flags} {above} 0 {heard} {epoch} {link}{slots}"
 
 
 # -- the members ---------------------------------------------------------------------------------------------------
@@ -81,7 +82,7 @@ def cluster_shards(ctx: Context, argv: list[bytes]) -> Reply:
 def cluster_nodes(ctx: Context, argv: list[bytes]) -> Reply:
     """Return a line for each member."""
     nodes = _nodes(ctx)
-    return _text(ctx, "".join([_line(node, nodes[0], ctx.now) + "\n" for node in nodes]))
+    return _text(ctx, "".join([_line(ctx, node, nodes[0]) + "\n" for node in nodes]))
 
 
 def _replicas(ctx: Context, argv: list[bytes]) -> Reply:
@@ -89,7 +90,7 @@ def _replicas(ctx: Context, argv: list[bytes]) -> Reply:
     wanted = _known(nodes, argv[2])
     if not wanted.leads:
         raise CommandError("ERR The specified node is not a master")
-    return reply.bulk_array([_line(node, wanted, ctx.now).encode() for node in nodes if not node.leads])
+    return reply.bulk_array([_line(ctx, node, wanted).encode() for node in nodes if not node.leads])
 
 
 def _known(nodes: list[ClusterNode], name: bytes) -> ClusterNode:
@@ -117,11 +118,12 @@ def cluster_info(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the state of the cluster as lines of names and values."""
     nodes = _nodes(ctx)
     # a replica without a link can't know whether anybody serves the slots
+    epoch = ctx.server.cluster.epoch
     state = "ok" if not ctx.ks.follower or nodes[0].online else "fail"
     fields = {
         "cluster_state": state, "cluster_slots_assigned": SLOTS, "cluster_slots_ok": SLOTS if state == "ok" else 0,
         "cluster_slots_pfail": 0, "cluster_slots_fail": 0 if state == "ok" else SLOTS,
-        "cluster_known_nodes": len(nodes), "cluster_size": 1, "cluster_current_epoch": 0, "cluster_my_epoch": 0,
+        "cluster_known_nodes": len(nodes), "cluster_size": 1, "cluster_current_epoch": epoch, "cluster_my_epoch": epoch,
         "cluster_stats_messages_sent": 0, "cluster_stats_messages_received": 0,
         "total_cluster_links_buffer_limit_exceeded": 0,
     }  # fmt: skip
@@ -139,7 +141,7 @@ def cluster_myid(ctx: Context, argv: list[bytes]) -> Reply:
 def cluster_myshardid(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the ID of the shard, which is the same on all its members."""
     _check_enabled(ctx)
-    return reply.bulk(ALL_SLOTS_ID.encode())
+    return reply.bulk(ctx.server.cluster.shard.encode())
 
 
 @_server("CLUSTER|LINKS", flags="stale")

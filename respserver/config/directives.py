@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from respserver.config import valuetypes
 from respserver.config.conffile import parse_memory, parse_yes_no, quote, split_words
-from respserver.config.valuetypes import LISTS, Limits, Value, parse_host
+from respserver.config.valuetypes import INSYNC, LISTS, Limits, Value, parse_host
 from storage.keyspace.events import parse_classes, show_classes
 
 MB = 1024 * 1024
@@ -94,6 +94,8 @@ class Directive(NamedTuple):
         """Return the value as CONFIG GET shows it. As in Redis, words with blanks are not quoted."""
         if isinstance(value, bool):
             return "yes" if value else "no"
+        if value == INSYNC and self.kind == "acks":
+            return "insync"
         if isinstance(value, int):
             return f"{value:o}" if self.kind == "octal" else str(value)
         if isinstance(value, str):
@@ -133,7 +135,7 @@ class Directive(NamedTuple):
             return name
         return {
             "yesno": "`yes` or `no`",
-            "acks": "a number",
+            "acks": "a number, or `insync`",
             "octal": "a file mode in octal",
             "string": "text",
             "host": "a host name or an address",
@@ -421,7 +423,31 @@ _REPLICATION = (
     Directive("replica-acks", "acks", "0",
               "A reply is released when this many replicas have the data that it can show on disk, regardless of "
               "`appendfsync`. With fewer connected replicas, writes fail with `-NOREPLICAS` before they run. 0: "
-              "replies do not wait for replicas. See [replication.md](replication.md)."),
+              "replies do not wait for replicas. See [replication.md](replication.md). With `insync`, the default in a "
+              "server group, every member of the in-sync set must have the data. See [groups.md](groups.md)."),
+)
+
+_GROUPS = (
+    Directive("group", "string", "",
+              "The name of the server group of which this server is a member; empty: none. Its members share one log "
+              "and choose their leader with the `coordinator`. See [groups.md](groups.md).", mutable=False),
+    Directive("coordinator", "string", "",
+              "The coordinator of the group: `file:///absolute/path` for members on one machine, or "
+              "`etcd://host:2379,host:2379,host:2379`. All members of a group use the same.", mutable=False,
+              secret=True),
+    Directive("group-member", "string", "",
+              "The name of this member; empty: the name in the data directory, which a first start sets to "
+              "`host:port`.", mutable=False),
+    Directive("group-lease", "integer", "5000",
+              "Milliseconds for which the coordinator grants the leader its lease. The leader releases no reply "
+              "without a valid one. A leader that fails is replaced after this time at the latest; with `file:`, a "
+              "leader whose process ends is replaced at once.", mutable=False, low=100, high=600_000),
+    Directive("min-in-sync", "integer", "2",
+              "With fewer members in the in-sync set than this, including the leader, writes fail with `-NOREPLICAS` "
+              "before they run.", low=1, high=1000),
+    Directive("in-sync-timeout", "integer", "5000",
+              "Milliseconds without an acknowledgement, while replies are withheld, after which the leader removes a "
+              "member from the in-sync set.", low=100, high=MAX_INT),
 )
 
 _OTHERS = (
@@ -448,6 +474,7 @@ SECTIONS: tuple[tuple[str, tuple[Directive, ...]], ...] = (
     ("Security", _SECURITY),
     ("Observation", _OBSERVATION),
     ("Replication", _REPLICATION),
+    ("Server groups", _GROUPS),
     ("More than one server", _OTHERS),
 )
 DIRECTIVES: dict[str, Directive] = {directive.name: directive for _, part in SECTIONS for directive in part}

@@ -60,8 +60,8 @@ def _new_lines(config: Values, name: str, given: Value) -> list[str] | None:
         value: Value = config.ignored.get(name, given)
         return None if value == given else [_ignored_line(name, value)]
     value = getattr(config, directive.attr)
-    if directive.fixed or given == value:
-        return None
+    if directive.fixed or given == value or (directive.kind == "leader" and config.group):
+        return None  # the coordinator of a server group decides who leads
     if directive.kind in ("leader", "users") and not value:  # as in Redis, the line of a leader is removed
         return []
     return directive.lines(value)

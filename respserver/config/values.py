@@ -17,7 +17,7 @@ from respserver.config import conffile
 from respserver.config.conffile import ConfigError, ConfigLine
 from respserver.config.directives import ALIASES, DIRECTIVES, Directive
 from respserver.config.ignored import IGNORED, reason_ignored
-from respserver.config.valuetypes import Limits, SavePoint, Value
+from respserver.config.valuetypes import GROUP_NAME, INSYNC, Limits, SavePoint, Value
 
 OPEN_TO_ALL = "protected-mode is off and no password is set: every client that reaches this server has full access"
 
@@ -122,7 +122,14 @@ class Values:
     replica_announce_port: int  # 0: the port on which this server listens
     min_replicas_to_write: int  # 0: no replicas needed
     min_replicas_max_lag: int  # seconds; 0: no replicas needed
-    replica_acks: int  # number of replicas; 0: replies do not wait
+    replica_acks: int  # number of replicas, or ``valuetypes.INSYNC``; 0: replies do not wait
+    # server groups
+    group: str  # "": this server is in none
+    coordinator: str
+    group_member: str  # "": the name in the data directory
+    group_lease: int  # ms
+    min_in_sync: int  # including the leader
+    in_sync_timeout: int  # ms
     # clusters
     cluster_enabled: bool
     cluster_announce_ip: str  # "": replica_announce_ip, or the address at which others reach this server
@@ -176,6 +183,7 @@ class Values:
     def apply(self, lines: Iterable[ConfigLine]) -> None:
         """Apply lines in order. Raises ConfigError for the first invalid one."""
         cleared: set[str] = set()
+        given: set[str] = set()
         useless: dict[str, list[str]] = {}  # reason -> names
         for line in lines:
             name = line.words[0].lower()
@@ -202,14 +210,36 @@ class Values:
                 continue
             if directive.kind == "users" and not line.source and isinstance(before, dict):  # a flag overrides
                 before = {name: text for name, text in before.items() if [name] != words[:1]}  # type: ignore[assignment]
+            given.add(directive.name)
             try:
                 self.take(directive, directive.parse(words, before))
             except ValueError as exc:
                 raise ConfigError(str(exc), line) from None
+        self._check_group("replica-acks" in given)
         for reason, names in useless.items():
             self.warnings.append(f"Ignored: {', '.join(names)} ({reason})")
         if not self.protected_mode and self._open() and not all(map(_is_loopback, self.bind)):
             self.warnings.append(OPEN_TO_ALL)
+
+    def _check_group(self, acks: bool) -> None:
+        """Raise ConfigError if the directives of a server group contradict each other. ``acks``: replica-acks is
+        given."""
+        if self.group and not acks:
+            self.replica_acks = INSYNC
+        if bool(self.group) != bool(self.coordinator):
+            raise ConfigError("group and coordinator are set together: a group needs a coordinator, and vice versa")
+        if not self.group:
+            if self.replica_acks == INSYNC:
+                raise ConfigError("replica-acks insync needs a server group (group): else set a number of replicas")
+            return
+        for name in ("group", "group-member"):
+            value = self.group if name == "group" else self.group_member
+            if value and GROUP_NAME.fullmatch(value) is None:
+                raise ConfigError(f"{name} must be 1 to 64 of the characters 0-9 A-Z a-z . _ : @ -")
+        if self.replicaof:
+            raise ConfigError("replicaof can't be set in a server group, which decides itself who leads: remove it")
+        if self.replica_acks > 0:
+            raise ConfigError("replica-acks is insync or 0 in a server group, not a number of replicas")
 
     def _open(self) -> bool:
         """Return whether clients need no password, according to these lines."""

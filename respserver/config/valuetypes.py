@@ -5,12 +5,15 @@ The error texts are those of Redis, except for hosts, which Redis does not check
 
 from __future__ import annotations
 
+import re
 from math import nan
 from typing import NamedTuple, cast
 
 from commands.parse import is_host
 from respserver.config.conffile import parse_memory
 
+GROUP_NAME = re.compile(r"[0-9A-Za-z._:@-]{1,64}", re.ASCII)  # the name of a server group, or of a member
+INSYNC = -1  # the value of ``replica-acks insync``
 LISTS = frozenset(("words", "hosts", "percentiles", "save", "limits", "leader"))  # kinds of several words
 _CLIENT_CLASSES = {"normal": "normal", "slave": "replica", "replica": "replica", "pubsub": "pubsub"}
 
@@ -86,11 +89,11 @@ def parse_percentiles(name: str, words: list[str]) -> list[str]:
 
 
 def parse_acks(word: str) -> int:
-    """Parse the number of replicas of ``replica-acks``. Raises ValueError."""
+    """Parse ``replica-acks``: a number of replicas, or INSYNC. Raises ValueError."""
     if word.lower() == "insync":
-        raise ValueError("replica-acks insync needs a coordinator: without one, set a number of replicas")
+        return INSYNC
     if not (word.isascii() and word.isdigit() and len(word) <= 4):
-        raise ValueError("argument must be a number of replicas from 0 to 9999")
+        raise ValueError("argument must be a number of replicas from 0 to 9999, or insync")
     return int(word)
 
 

@@ -274,6 +274,7 @@ def _replication(s: ServerStats) -> Fields:
     for number, one in enumerate(r.replicas):
         said = f"ip={one.host},port={one.port},state={one.state},offset={one.offset},lag={one.lag}"
         yield f"slave{number}", said
+    yield from r.group.items()
     if r.confirming:
         yield "replica_acks_offset", r.confirmed
         yield "withheld_clients", r.withheld_clients

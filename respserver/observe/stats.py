@@ -124,6 +124,7 @@ class RoleStats:
     """Statistics for INFO replication and ROLE. Times in seconds, sizes in bytes."""
 
     leader: bool = True
+    group: dict[str, str | int] = field(default_factory=dict)  # fields about the server group; {}: none
     replicas: list[ReplicaStats] = field(default_factory=list)
     good_replicas: int = 0  # number of replicas that count for min-replicas-to-write
     failover: str = "no-failover"  # waiting-for-sync, failover-in-progress

@@ -12,6 +12,7 @@ earlier connection is gone.
 
 from __future__ import annotations
 
+from respserver.config.valuetypes import INSYNC
 from respserver.roles.link import LeaderLink
 from respserver.roles.replicas import Replicas
 from respserver.runtime.confirmation import Confirmation
@@ -30,7 +31,7 @@ class NumberedAcks(ServerPart, Confirmation):
         self._ticks.confirmation = self
 
     def needed(self) -> bool:
-        return self._link.withholds() if self._data.follower else self._config.replica_acks != 0
+        return self._link.withholds() if self._data.follower else self._config.replica_acks > 0
 
     def confirmed(self) -> int:
         return self._link.confirmed if self._data.follower else self._confirmed
@@ -38,7 +39,7 @@ class NumberedAcks(ServerPart, Confirmation):
     def acknowledged(self) -> None:
         """Release what is confirmed now. Called when a replica has acknowledged."""
         number = self._config.replica_acks
-        if not number or self._data.follower:
+        if number <= 0 or self._data.follower:  # none, or the in-sync set of a server group
             return
         offsets = sorted(self._replicas.on_disk().values(), reverse=True)
         if len(offsets) >= number:
@@ -48,7 +49,12 @@ class NumberedAcks(ServerPart, Confirmation):
                 self._ticks.confirmed_changed()
 
     def configure(self) -> None:
-        """Apply a change of ``replica-acks``."""
+        """Apply a change of ``replica-acks``. Raises ValueError."""
+        number, group = self._config.replica_acks, self._config.group
+        if number == INSYNC and not group:
+            raise ValueError("insync needs a server group (group): else set a number of replicas")
+        if number > 0 and group:
+            raise ValueError("it is insync or 0 in a server group, not a number of replicas")
         if self._config.replica_acks != self._number:
             self._number = self._config.replica_acks
             self._replicas.ask()  # also tells the replicas whether to acknowledge each tick

@@ -15,12 +15,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from commands.session import Session
-from commands.slots import ClusterNode
+from commands.slots import ALL_SLOTS_ID, ClusterNode
 from persistence import nodeid
 from replication import members
 from replication.feed import ReplicaFeed
 from replication.frames import LinkError
 from replication.members import ClusterMember
+from resp.errors import CommandError
 from respserver.roles.replicas import Replicas
 from respserver.runtime.parts import RuntimeParts, ServerPart
 
@@ -39,6 +40,8 @@ class Cluster(ServerPart):
         self._linked = linked
         self.enabled = self._config.cluster_enabled
         self.id = nodeid.load(Path(self._config.dir)) if self.enabled else ""
+        self.shard = ALL_SLOTS_ID  # the ID of the shard: in a server group, the group's
+        self.epoch = 0  # of the server group; 0: this server is in none
         self._told: list[ClusterMember] = []  # by the leader: the leader, and its other replicas
         self._ids: dict[tuple[str, int], str] = {}  # known IDs of other members, by address and port of the link
 
@@ -102,7 +105,7 @@ class Cluster(ServerPart):
                 member.id, ClusterNode(member.id, member.host, port, leads, member.id == self.id, online, offset)
             )
 
-        if follower:
+        if follower and self._config.replicaof:
             add(self._leader(), True, linked, offset)
         add(self._for(session), not follower, not self._gates.loading and (linked or not follower), offset)
         if follower and linked:
@@ -113,6 +116,8 @@ class Cluster(ServerPart):
         return list(found.values())
 
     def leader(self, session: Session) -> tuple[str, int]:
+        if not self._config.replicaof:
+            raise CommandError("CLUSTERDOWN The cluster is down")
         leader = self._leader()
         return leader.host, leader.tls_port or leader.port if session.tls else leader.port or leader.tls_port
 

@@ -26,10 +26,11 @@ from persistence.history import MOST_PREVIOUS, History
 from persistence.ownnodes import OwnNodes
 from persistence.rewind import rewind
 from replication import formats
-from replication.follower import LeaderFollower
+from replication.follower import FIRST_WAIT, LeaderFollower
 from replication.frames import LinkError, NewerError
 from replication.handshake import Introduction, Lineage
 from replication.link import ReplicationConnection as Socket
+from replication.members import GroupAnnouncement
 from resp.errors import CorruptError
 from respserver.clients.clients import Clients
 from respserver.clients.listeners import shown
@@ -42,6 +43,7 @@ from storage.keyspace.replay import replay
 from storage.keyspace.validation import check
 
 COMPARED = 1 << 20  # bytes at the end of the log that are compared with the leader's
+SOON = 0.01  # seconds until a member of a server group connects again: the new leader is about to lead
 ACKNOWLEDGE_MS = 1000  # between two acknowledgements that the leader has not requested
 
 
@@ -92,6 +94,7 @@ class LeaderLink(ServerPart):
         self._pubsub = pubsub
         self._replicas = replicas
         self.cluster = Cluster(parts, replicas, lambda: self.up)
+        self.group: GroupAnnouncement | None = None  # as which member of a server group it announces itself
         self._events = events
         self._force = False  # a full copy may replace more data of an unrelated history, once
         self.truncated = 0  # how often the end of the log was deleted, because it diverged from the leader's
@@ -140,7 +143,7 @@ class LeaderLink(ServerPart):
 
     def start(self, host: str, port: int, force: bool = False) -> None:
         self._force = force
-        self._follower = LeaderFollower(self, host, port)
+        self._follower = LeaderFollower(self, host, port, FIRST_WAIT if self.group is None else SOON)
 
     def stop(self) -> None:
         follower, self._follower = self._follower, None
@@ -184,6 +187,7 @@ class LeaderLink(ServerPart):
         who.delta = disk.store.has_nodes
         who.lineage = self._replicas.lineage()
         who.keeps = not self._force and not config.replica_accept_shorter
+        who.group = self.group._replace(now=self._clock.now()) if self.group is not None else None
         if not self._distrust:
             # the replica that becomes the leader knows this server by its current ID
             who.replid = disk.history.id if who.failover else disk.history.ask(disk.offset)

@@ -17,7 +17,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from commands.parse import integer, is_host, positive
 from commands.session import Session
@@ -27,7 +27,7 @@ from persistence.log import GoneError, Log
 from replication import formats, frames
 from replication.feed import ReplicaFeed
 from replication.handshake import DELTA, VERSION, Lineage
-from replication.members import ClusterMember, announced
+from replication.members import ClusterMember, GroupAnnouncement, announced
 from resp import errors, reply
 from resp.errors import CommandError, CorruptError
 from respserver.clients.clients import Clients
@@ -55,6 +55,7 @@ class Announcement:
     copy_only: bool = False  # see Rule 3
     member: ClusterMember | None = None  # how it announces itself to clients
     delta: bool = False  # it can report its nodes, see ``replication.handshake``
+    group: GroupAnnouncement | None = None  # as which member of a server group
 
     def note(self, option: bytes, value: bytes) -> None:
         """Record one REPLCONF option. Raises CommandError."""
@@ -83,6 +84,7 @@ class Announcement:
             self.reads = max(self.reads, formats.said(value))
             self.member = announced(value) or self.member
             self.delta = self.delta or value == DELTA
+            self.group = GroupAnnouncement.announced(value) or self.group
         elif name not in (b"version", b"rdb-filter-only"):
             text = option.decode("utf-8", "replace")
             raise CommandError(f"ERR Unrecognized REPLCONF option: {text}")
@@ -100,6 +102,17 @@ def change_history(disk: Log, change: Callable[[History], None], leads: bool) ->
         raise
 
 
+class GroupOwner(Protocol):
+    """The membership of a server group, as the replicas use it."""
+
+    def connected(self, who: GroupAnnouncement) -> None:
+        """Note that a member has connected."""
+    def lost(self, feed: ReplicaFeed) -> None:
+        """Note that the connection to a replica was lost."""
+    def may_copy(self, name: str) -> bool:
+        """Return whether a member may get a full copy now."""
+
+
 class Replicas(ServerPart):
     """The replicas. Used on the event loop only. Implements ``FeedOwner`` and ``ReplicasPart``."""
 
@@ -113,6 +126,9 @@ class Replicas(ServerPart):
         self._on_heard = on_heard
         self._before_delta = before_delta
         self.feeds: list[ReplicaFeed] = []  # feeds of replicas
+        self.group_id = ""  # of the server group; "": this server is in none, or does not know it yet
+        self.too_few_in_sync = False  # the in-sync set of the group has fewer members than min-in-sync
+        self.group: GroupOwner | None = None
         self.full_syncs = 0
         self.partial_syncs = 0
         self.refused_partial = 0
@@ -205,6 +221,7 @@ class Replicas(ServerPart):
         """
         who, conn = self.announced(session)
         self.check_readable(session)
+        name = self._member_name(who)
         if who.copy_only or not self._may_continue(replid, offset, who):
             if offset > 0 and not who.copy_only:
                 self.refused_partial += 1
@@ -214,11 +231,15 @@ class Replicas(ServerPart):
             offset = -1
         if offset < 0:
             self._check_format(session, self.disk.store.format)
+            if name and self.group is not None and not self.group.may_copy(name):
+                raise CommandError(
+                    f"ERR {name} needs a copy, so it must leave the in-sync set first: it connects again shortly"
+                )
         host = who.host or session.addr.rpartition(":")[0].strip("[]")
         reads = formats.FORMAT if who.copy_only else who.reads
         delta = who.delta and not who.copy_only
         feed = ReplicaFeed(
-            self, host, who.port, offset, self._clock.mono(), who.copy_only, reads, who.member, delta
+            self, host, who.port, offset, self._clock.mono(), who.copy_only, reads, who.member, delta, name
         )  # fmt: skip
         session.replica = feed
         self._connections[feed] = conn
@@ -240,6 +261,18 @@ class Replicas(ServerPart):
             self._logger.notice(f"{session.addr} takes a copy (REPLCONF rdb-only)")
         else:
             self._logger.notice(f"Replica {host}:{who.port} requests synchronization: {kind}")
+
+    def _member_name(self, who: Announcement) -> str:
+        """Return the name of a member of this server's group; "" if it is none. Raises CommandError for a member of
+        another group."""
+        if who.group is None or who.copy_only:
+            return ""
+        if who.group.group_id != self.group_id:
+            mine = f"of the group {self.group_id}" if self.group_id else "of no group"
+            raise CommandError(f"ERR this server is a member {mine}, and the replica of {who.group.group_id}")
+        if self.group is not None:
+            self.group.connected(who.group)
+        return who.group.name
 
     def _may_continue(self, replid: str, offset: int, who: Announcement) -> bool:
         disk = self.disk
@@ -326,6 +359,8 @@ class Replicas(ServerPart):
         who = f"copying client {conn.session.addr}" if feed.copy_only else f"replica {feed.host}:{feed.port}"
         self._logger.notice(f"Connection with {who} lost: {why}")
         self.count()
+        if self.group is not None:
+            self.group.lost(feed)
 
     def outgrown(self, needed: int) -> None:
         self._outgrown = max(self._outgrown, needed)
@@ -488,7 +523,7 @@ class Replicas(ServerPart):
         least = self._config.min_replicas_to_write if self._config.min_replicas_max_lag else 0
         acks = self._config.replica_acks
         too_few = not self._data.follower and (
-            (bool(least) and self.good() < least) or (bool(acks) and self._reachable() < acks)
+            (bool(least) and self.good() < least) or (acks > 0 and self._reachable() < acks) or self.too_few_in_sync
         )
         if too_few != self._gates.too_few:
             self._gates.replicas(too_few)

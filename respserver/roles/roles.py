@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Protocol
 
 from commands.session import Session
 from replication.feed import ReplicaFeed
@@ -25,6 +26,24 @@ from respserver.roles.failover import Failover
 from respserver.roles.link import LeaderLink
 from respserver.roles.replicas import Replicas, change_history
 from respserver.runtime.parts import RuntimeParts, ServerPart
+
+UNSETTLED = "ERR the leader's last batches can't be made durable now: check the disk and retry"
+
+
+class GroupFailover(Protocol):
+    """The methods of ``GroupMembership`` that FAILOVER uses. They raise CommandError."""
+
+    @property
+    def handing_over(self) -> bool: ...
+    def fail_over(self, target: str, timeout_ms: int) -> None: ...
+    def target_named(self, host: str, port: int) -> str: ...
+    def abort(self, why: str) -> None: ...
+    def facts(self) -> dict[str, str | int]:
+        """Return the fields of INFO replication."""
+
+
+def _decided(group: str) -> str:
+    return f"ERR this server is a member of the group {group}, whose coordinator decides who leads: use FAILOVER"
 
 
 class Roles(ServerPart):
@@ -46,12 +65,13 @@ class Roles(ServerPart):
         self._acks = NumberedAcks(parts, replicas, link)
         self._on_role = on_role
         self._failover: Failover | None = None  # the one in progress
+        self.group: GroupFailover | None = None  # the server group that this server is a member of
 
     # -- the start -----------------------------------------------------------------------------------------------
     def opened(self) -> None:
         """Take the configured role, after the data directory was opened. Raises OSError."""
         disk = self._data.disk
-        if self._config.replicaof:
+        if self._config.replicaof or self._config.group:
             self._set_follower(True)
             self._note_replica()
         elif not disk.history.complete:
@@ -66,9 +86,9 @@ class Roles(ServerPart):
         self._replicas.opened()
         self.set_gates()
 
-    def _begin_history(self) -> None:
+    def _begin_history(self, replid: str = "") -> None:
         disk = self._data.disk
-        change_history(disk, lambda history: history.shift(disk.offset), leads=True)
+        change_history(disk, lambda history: history.shift(disk.offset, replid), leads=True)
 
     def start(self) -> None:
         """Connect to the leader, if there is one, once the server listens."""
@@ -78,6 +98,8 @@ class Roles(ServerPart):
 
     # -- changes of role -----------------------------------------------------------------------------------------
     def follow(self, host: str, port: int, force: bool = False) -> bool:
+        if self.group is not None:
+            raise CommandError(_decided(self._config.group))
         if self._link.leads_to(host, port) and not (force and self._link.refused):
             return False
         if self._failover is not None:
@@ -93,18 +115,22 @@ class Roles(ServerPart):
         self._config.replicaof = [host, str(port)]
         self._cluster.followed()
         if not self._data.follower:
-            self._ticks.cut_withheld("this server is a replica now, and its command may be lost (replica-acks)")
-            self._set_follower(True)
-            self._acks.demoted()
-            if self._cluster.enabled:
-                self._blocking.redirect()
-            self._blocking.unblock_groups(errors.DEMOTED)
-            self._note_replica()
+            self._demote()
         self._replicas.drop_all("this server follows another leader now")
         self._link.takeover = self._failover is not None
         self._link.start(host, port, force)
         self.set_gates()
         self._logger.notice(f"This server is a replica of {host}:{port}")
+
+    def _demote(self) -> None:
+        """Become a replica, as a former leader."""
+        self._ticks.cut_withheld("this server is a replica now, and its command may be lost (replica-acks)")
+        self._set_follower(True)
+        self._acks.demoted()
+        if self._cluster.enabled and self._config.replicaof:
+            self._blocking.redirect()
+        self._blocking.unblock_groups(errors.DEMOTED)
+        self._note_replica()
 
     def _set_follower(self, follower: bool) -> None:
         self._data.follow(follower)
@@ -123,7 +149,32 @@ class Roles(ServerPart):
         except OSError as error:
             self._logger.warning(f"The next start may not detect that this server was a replica: {error}")
 
+    def unfollow(self) -> None:
+        """Be a replica without a leader."""
+        self._link.stop()
+        self._config.replicaof = []
+        self._cluster.followed()
+        if not self._data.follower:
+            self._demote()
+            self._replicas.drop_all("this server does not lead any more")
+        self.set_gates()
+
+    def lead_epoch(self, replid: str) -> None:
+        """Lead a server group with this replication ID. Raises CommandError; nothing has changed then."""
+        if self._data.follower:
+            self.become_leader(replid)
+            return
+        if not self._ticks.settle():
+            raise CommandError(UNSETTLED)
+        try:
+            self._begin_history(replid)
+        except OSError as error:
+            raise CommandError(f"ERR the new replication ID can't be saved: {error}") from error
+        self._replicas.drop_all("a new epoch begins")
+
     def lead(self, force: bool = False) -> None:
+        if self.group is not None:
+            raise CommandError(_decided(self._config.group))
         if self._failover is not None:
             raise CommandError("ERR REPLICAOF not allowed while failing over.")
         if not self._data.follower:
@@ -134,13 +185,13 @@ class Roles(ServerPart):
             raise CommandError(errors.DAMAGED)
         self.become_leader()
 
-    def become_leader(self) -> None:
+    def become_leader(self, replid: str = "") -> None:
         """Begin a new history, and accept writes. Raises CommandError; this server is still a replica then."""
         if not self._ticks.settle():
-            raise CommandError("ERR the leader's last batches can't be made durable now: check the disk and retry")
+            raise CommandError(UNSETTLED)
         disk = self._data.disk
         try:
-            self._begin_history()
+            self._begin_history(replid)
         except OSError as error:
             raise CommandError(f"ERR the new replication ID can't be saved: {error}") from error
         self._link.stop()
@@ -167,6 +218,11 @@ class Roles(ServerPart):
 
     # -- FAILOVER and PSYNC --------------------------------------------------------------------------------------
     def failover(self, target: tuple[str, int] | None, timeout_ms: int, force: bool) -> None:
+        if self.group is not None:
+            if force:
+                raise CommandError("ERR FAILOVER FORCE is not possible in a server group: it would lose writes")
+            self.group.fail_over(self.group.target_named(*target) if target is not None else "", timeout_ms)
+            return
         if self._failover is not None:
             raise CommandError("ERR FAILOVER already in progress.")
         if self._data.follower:
@@ -184,6 +240,9 @@ class Roles(ServerPart):
         )
 
     def failover_abort(self) -> None:
+        if self.group is not None:
+            self.group.abort("FAILOVER ABORT")
+            return
         if self._failover is None:
             raise CommandError("ERR No failover in progress.")
         self._failover.abort("FAILOVER ABORT")
@@ -195,6 +254,8 @@ class Roles(ServerPart):
     def psync(self, session: Session, replid: str, offset: int, takeover: bool) -> None:
         """PSYNC: turn the connection into a replica link, which runs no more commands. Raises CommandError."""
         self._replicas.announced(session)  # checked before a takeover makes this server a leader
+        if takeover and self.group is not None:
+            raise CommandError(_decided(self._config.group))
         if takeover:
             self._replicas.check_readable(session)  # checked first, because a refused leader would continue to lead
             self._take_over(replid)
@@ -276,15 +337,18 @@ class Roles(ServerPart):
     # -- INFO and ROLE -------------------------------------------------------------------------------------------
     def stats(self) -> RoleStats:
         history = self._data.disk.history
-        stats = RoleStats(leader=not self._data.follower, id=history.id)
+        group = self.group.facts() if self.group is not None else {}
+        stats = RoleStats(group=group, leader=not self._data.follower, id=history.id)
         if history.previous:
             stats.previous_id, stats.previous_offset = history.previous[0]
         if self._failover is not None:
             stats.failover = self._failover.state
+        elif self.group is not None and self.group.handing_over:
+            stats.failover = "waiting-for-sync"
         self._replicas.describe(stats)
         stats.confirming = self._ticks.confirming
         if stats.confirming:
-            stats.confirmed = self._ticks.confirmation.confirmed()
+            stats.confirmed = max(0, self._ticks.confirmation.confirmed())
             stats.withheld_clients, stats.withheld_bytes = self._ticks.withheld()
             since = self._ticks.withheld_since()
             stats.withheld_ms = 0 if since is None else max(0, self._clock.mono() - since)

@@ -133,6 +133,7 @@ class FakeServer(Clock):
         self.users = Users(self.config, self, self.clients, Logger(level="nothing"))
         self.gates = Gates()
         self.monitors = Monitors(self.gates, self)
+        self.group: Any = None
         self.pubsub = PubSub(relay=lambda channel, message, shard: None, later=lambda call: call())
         self.tracking: Any = Recorder([])
         self.notifications: Any = Recorder([])

@@ -12,6 +12,7 @@
     metrics   the options --metrics and --metrics-host
     app       tidelog app: status and control of an app
     status    the output of tidelog app status
+    group     tidelog group: status and control of a server group
     jobs      tidelog jobs: status and control of jobs
     engine    tidelog jobs engine: run jobs on Spark
     jobstatus  the output of tidelog jobs status

@@ -18,6 +18,7 @@ from tidelog.cli import backups, lines
 from tidelog.cli.app import app_commands
 from tidelog.cli.connect import connected, url_option
 from tidelog.cli.dlq import dlq
+from tidelog.cli.group import group_commands
 from tidelog.cli.lazygroup import LazyGroup
 from tidelog.cli.load import BadRow, Format, Loader, guess_format, read_rows
 from tidelog.cli.moving import export_command, import_command
@@ -60,6 +61,7 @@ def main() -> None:
       tidelog app status shop:app             show its workers and their progress
       tidelog jobs add shop.jobs:count        add an exactly-once job on Spark
       tidelog flow run flows.yaml             run the flows of a file
+      tidelog group status                    show the members of a server group
       tidelog backup /mnt/backups             back up all data of a server
       tidelog backups /mnt/backups            list the backups
       tidelog verify /mnt/backups             verify the newest backup
@@ -71,7 +73,7 @@ def main() -> None:
 
 for _command in (
     backups.backup, backups.backups, backups.verify, backups.restore, topics, send, sendmany, dlq, worker, app_commands,
-    import_command, export_command,
+    import_command, export_command, group_commands,
     LazyGroup("jobs", "tidelog.cli.jobs", "jobs_commands", "jobs", "Manage stateful exactly-once jobs on Spark."),
     LazyGroup("flow", "tidelog.cli.flow", "flow_commands", "flows", "Run and control flows of events."),
 ):  # fmt: skip

@@ -1,0 +1,181 @@
+"""The state of a server group at the coordinator, and its changes: pure functions, no I/O.
+
+    tidelog/groups/NAME/state            a JSON document, see ``ServerGroupState``; changed only by compare-and-set
+    tidelog/groups/NAME/leader           who leads, and in which epoch; vanishes with the leader's lease
+    tidelog/groups/NAME/members/MEMBER   who uses this name now; vanishes with the member's lease
+
+Rule 1: The in-sync set holds members that have everything that any client was told. It never becomes empty.
+Rule 2: Only a member of the in-sync set becomes the leader, and each new leader has a higher epoch. A member that lost
+        its lease is no longer in the set when another one leads.
+Rule 3: A directory has an ID. A member that comes back with another directory has lost its data: it leaves the in-sync
+        set before it does anything else.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+FORMAT: Final = 1
+MOST_EVENTS: Final = 100
+_ID: Final = re.compile(r"[0-9a-f]{40}", re.ASCII)
+
+
+class GroupStateError(Exception):
+    """The state does not allow the change, or can't be read. The text names the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRecord:
+    """A member as the group knows it."""
+
+    address: str  # host:port at which the other members reach it
+    id: str  # the ID of its data directory, 40 hex digits
+    version: str  # of tidelog
+
+
+@dataclass(frozen=True, slots=True)
+class GroupEvent:
+    """A change of the group."""
+
+    time: int  # ms since epoch, by the clock of the member that made the change
+    epoch: int
+    what: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServerGroupState:
+    """The state. Changes return a new one."""
+
+    group_id: str  # 40 hex digits
+    epoch: int  # from 1; increases with each new leader
+    leader: str
+    in_sync: tuple[str, ...]  # names, sorted
+    members: dict[str, MemberRecord]
+    events: tuple[GroupEvent, ...] = ()  # the last ones, oldest first
+
+    def encode(self) -> bytes:
+        """Return the JSON document."""
+        return json.dumps({
+            "format": FORMAT, "group_id": self.group_id, "epoch": self.epoch, "leader": self.leader,
+            "in_sync": list(self.in_sync),
+            "members": {
+                name: {"address": each.address, "id": each.id, "version": each.version}
+                for name, each in self.members.items()
+            },
+            "events": [
+                {"time": each.time, "epoch": each.epoch, "what": each.what, "why": each.why} for each in self.events
+            ],
+        }).encode()  # fmt: skip
+
+
+def decode(document: bytes) -> ServerGroupState:
+    """Parse the JSON document. Raises GroupStateError."""
+    try:
+        found: Any = json.loads(document)
+        if found["format"] != FORMAT:
+            raise GroupStateError(
+                f"the coordinator has a state of format {found['format']}, and this version of tidelog knows format"
+                f" {FORMAT}: upgrade this member"
+            )
+        state = ServerGroupState(
+            found["group_id"], found["epoch"], found["leader"], tuple(found["in_sync"]),
+            {name: MemberRecord(**each) for name, each in found["members"].items()},
+            tuple(GroupEvent(**each) for each in found["events"]),
+        )  # fmt: skip
+        if not (_ID.fullmatch(state.group_id) and isinstance(state.epoch, int) and state.in_sync):
+            raise ValueError(state.group_id)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise GroupStateError(
+            f"the state of the group at the coordinator is damaged ({error!r}): restore it from a copy"
+        ) from error
+    return state
+
+
+def _changed(state: ServerGroupState, now: int, what: str, why: str) -> ServerGroupState:
+    """Add an event."""
+    events = (*state.events, GroupEvent(now, state.epoch, what, why))[-MOST_EVENTS:]
+    return replace(state, events=events)
+
+
+def create(group_id: str, name: str, member: MemberRecord, now: int) -> ServerGroupState:
+    """Return the state of a new group with one member, which leads it."""
+    state = ServerGroupState(group_id, 1, name, (name,), {name: member})
+    return _changed(state, now, f"{name} leads", "the group was created")
+
+
+def join(state: ServerGroupState, name: str, member: MemberRecord, now: int) -> ServerGroupState:
+    """Add a member, or update it. Raises GroupStateError if its new directory replaces the only one with all data."""
+    known = state.members.get(name)
+    if known == member:
+        return state
+    what, why = f"{name} joined", "it started"
+    in_sync = state.in_sync
+    if known is not None:
+        what, why = f"{name} is at {member.address}, version {member.version}", "it started"
+        if known.id != member.id:
+            what, why = f"{name} joined again", "it has a new data directory"
+            in_sync = tuple(each for each in in_sync if each != name)
+            if not in_sync:
+                raise GroupStateError(
+                    f"member {name} has a new data directory, but only its previous one has all acknowledged data:"
+                    f" start it with that directory (ID {known.id}), or start a new group under another name"
+                )
+    return _changed(replace(state, members={**state.members, name: member}, in_sync=in_sync), now, what, why)
+
+
+def elect(state: ServerGroupState, name: str, now: int, why: str) -> ServerGroupState:
+    """Make a member of the in-sync set the leader of a new epoch; the previous leader leaves the set.
+
+    Raises GroupStateError if it is not in the set.
+    """
+    if name not in state.in_sync:
+        raise GroupStateError(f"{name} is not in the in-sync set")
+    in_sync = tuple(each for each in state.in_sync if each == name or each != state.leader)
+    elected = replace(state, epoch=state.epoch + 1, leader=name, in_sync=in_sync)
+    return _changed(elected, now, f"{name} leads", why)
+
+
+def hand_over(state: ServerGroupState, to: str, now: int, why: str) -> ServerGroupState:
+    """Make another member of the in-sync set the leader, with the consent of the current one, which stays in the set.
+
+    Raises GroupStateError if it is not in the set.
+    """
+    if to not in state.in_sync:
+        raise GroupStateError(f"{to} is not in the in-sync set")
+    return _changed(replace(state, epoch=state.epoch + 1, leader=to), now, f"{to} leads", why)
+
+
+def set_in_sync(state: ServerGroupState, names: Iterable[str], now: int, why: str) -> ServerGroupState:
+    """Replace the in-sync set, as its leader decides. Names that are no members, and an empty set, are ignored."""
+    wanted = tuple(sorted({state.leader, *(name for name in names if name in state.members)}))
+    if wanted == state.in_sync:
+        return state
+    added = [f"+{name}" for name in wanted if name not in state.in_sync]
+    removed = [f"-{name}" for name in state.in_sync if name not in wanted]
+    return _changed(replace(state, in_sync=wanted), now, f"in sync: {' '.join(added + removed)}", why)
+
+
+def withdraw(state: ServerGroupState, name: str, now: int, why: str) -> ServerGroupState:
+    """Remove a member from the in-sync set at its own request, unless nobody else has all data."""
+    rest = tuple(each for each in state.in_sync if each != name)
+    if not rest or len(rest) == len(state.in_sync):
+        return state
+    return _changed(replace(state, in_sync=rest), now, f"in sync: -{name}", why)
+
+
+def remove(state: ServerGroupState, name: str, now: int) -> ServerGroupState:
+    """Remove a member from the group. Raises GroupStateError."""
+    if name not in state.members:
+        raise GroupStateError(f"the group has no member {name}: it has {', '.join(sorted(state.members))}")
+    if name == state.leader:
+        raise GroupStateError(f"{name} is the leader: hand over first (tidelog group failover)")
+    members = {each: record for each, record in state.members.items() if each != name}
+    in_sync = tuple(each for each in state.in_sync if each != name)
+    return _changed(
+        replace(state, members=members, in_sync=in_sync), now, f"{name} was removed", "tidelog group remove"
+    )

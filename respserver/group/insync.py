@@ -1,0 +1,231 @@
+"""``replica-acks insync``: which members replies wait for, and who joins or leaves the in-sync set.
+
+Rule 1: a log offset is confirmed once every member of the in-sync set has had the log up to it on disk. Nothing is
+released without a valid lease.
+Rule 2: a member that leaves the set counts until the coordinator has confirmed the smaller set. A member that joins
+counts from the moment the larger set is sent: if the coordinator's answer is lost, the member may be eligible.
+Rule 3: a member joins once it has everything that was released. It counts for a moment before that, because under load
+the other members would otherwise always be a little ahead.
+Rule 4: if fewer than min-in-sync members are left, what is not confirmed yet waits for a member to return, for at most
+in-sync-timeout. Then its clients are disconnected, because the outcome of their commands is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from replication.feed import ReplicaFeed
+from respserver.config.valuetypes import INSYNC
+from respserver.roles.link import LeaderLink
+from respserver.roles.replicas import Replicas
+from respserver.runtime.confirmation import Confirmation
+from respserver.runtime.parts import RuntimeParts, ServerPart
+
+NEAR = 1 << 20  # bytes that a member may lack when it begins to join
+TOO_FEW = "too few members are in sync, and its command may be lost (min-in-sync)"
+
+
+class InSync(ServerPart, Confirmation):
+    """The in-sync set of the leader, and the confirmation of its log. ``wake``: called when the set should change."""
+
+    def __init__(
+        self, parts: RuntimeParts, replicas: Replicas, link: LeaderLink, valid: Callable[[], bool],
+        wake: Callable[[], None],
+    ) -> None:  # fmt: skip
+        super().__init__(parts)
+        self._replicas = replicas
+        self._link = link
+        self._valid = valid
+        self._wake = wake
+        self.leading = False  # this member leads, and may release replies while its lease is valid
+        self.names: frozenset[str] = frozenset()  # the others in the set, as the coordinator has it
+        self._sent: list[tuple[int, frozenset[str]]] = []  # version replaced, set: changes of unknown outcome
+        # members that count although they are not in the set yet, and since when, in ms (monotonic)
+        self._joining: dict[str, int] = {}
+        self._confirmed = 0  # log offset
+        self._begun = 0  # log offset at which this member began to lead: earlier leaders released no more than that
+        self._met: set[str] = set()  # members that have connected since this one leads
+        self._moved: dict[str, tuple[int, int]] = {}  # by member: log offset on disk, ms (monotonic) since when
+        self._even: dict[str, int] = {}  # by member: ms (monotonic) when it last had the whole log
+        self._holding = 0  # ms (monotonic) since which Rule 4 applies; 0: it does not
+        self._ticks.confirmation = self
+
+    # -- Confirmation --------------------------------------------------------------------------------------------
+    def needed(self) -> bool:
+        return self._link.withholds() if self._data.follower else self._config.replica_acks == INSYNC
+
+    def confirmed(self) -> int:
+        if self._data.follower:
+            return self._link.confirmed  # as the leader has told
+        if not (self.leading and self._valid()):
+            return -1
+        if not (self.names or self._joining or self._sent or self._holding):
+            return self._data.disk.synced
+        return self._confirmed
+
+    # -- the set as the coordinator has it -----------------------------------------------------------------------
+    def begin(self, names: Collection[str], me: str) -> None:
+        """This member leads now; ``names`` is the in-sync set. What an earlier leader has confirmed is not known."""
+        mono = self._clock.mono()
+        self.names = frozenset(names) - {me}
+        self._sent, self._joining, self._met = [], {}, set()
+        self._confirmed, self._begun = 0, self._data.disk.offset
+        self._moved = dict.fromkeys(self.names, (0, mono))
+        self._holding = 0
+        self._replicas.too_few_in_sync = False
+        self.leading = True
+        self.recount()
+
+    def silence(self) -> None:
+        """Release nothing any more: this member gives up the lead. What it has confirmed remains confirmed."""
+        if self.leading:
+            self.leading = False
+            self._link.confirmed_up_to(self._confirmed)
+
+    def sending(self, names: Collection[str], me: str, replaces: int) -> None:
+        """A change of the set is sent, which replaces this version of the state."""
+        self._sent.append((replaces, frozenset(names) - {me}))
+
+    def adopt(self, names: Collection[str], me: str, version: int) -> None:
+        """The coordinator has this set at this version. Changes of earlier versions can't happen any more."""
+        before, self.names = self.names, frozenset(names) - {me}
+        self._sent = [each for each in self._sent if each[0] >= version]
+        mono = self._clock.mono()
+        for name in self.names - before:  # only a connected member was added
+            self._met.add(name)
+            self._moved[name] = (0, mono)
+            self._joining.pop(name, None)
+        self.recount()
+
+    # -- offsets -------------------------------------------------------------------------------------------------
+    def feed(self, name: str) -> ReplicaFeed | None:
+        """Return the connection of a member that has the most on disk; None if it is not connected."""
+        feeds = [feed for feed in self._replicas.feeds if feed.group_member == name and feed.state == "online"]
+        return max(feeds, key=lambda feed: feed.on_disk, default=None)
+
+    def heard(self, feed: ReplicaFeed) -> None:
+        """A member has acknowledged."""
+        name = feed.group_member
+        if not self.leading or not name or feed.state != "online":
+            return
+        if feed.on_disk >= self._data.disk.offset or name not in self._even:
+            self._even[name] = self._clock.mono()
+        if name not in self.names:
+            self._consider(feed, name)
+        else:
+            self._met.add(name)
+            if feed.on_disk > self._moved.get(name, (0, 0))[0]:
+                self._moved[name] = feed.on_disk, self._clock.mono()
+        self.recount()
+
+    def _consider(self, feed: ReplicaFeed, name: str) -> None:
+        """Let a member join that has nearly caught up (Rule 3)."""
+        if name in self._joining or (feed.live and feed.on_disk + NEAR >= self._data.disk.offset):
+            self._joining.setdefault(name, self._clock.mono())
+            if self._has_everything(feed):
+                self._wake()
+        elif not feed.live and feed.on_disk + NEAR >= self._data.disk.offset:
+            feed.alive(wanted=True)  # it acknowledges when it has everything
+
+    def _has_everything(self, feed: ReplicaFeed) -> bool:
+        """Return whether a member has everything that was released, by this leader and by earlier ones."""
+        return feed.on_disk >= max(self._confirmed, self._begun)
+
+    def recount(self) -> None:
+        """Confirm what all members that count have on disk, and release it."""
+        if not self.leading:
+            return
+        small = self._config.replica_acks == INSYNC and 1 + len(self.names) < self._config.min_in_sync
+        withheld = self._ticks.withheld_since() is not None
+        if small != self._replicas.too_few_in_sync:
+            self._replicas.too_few_in_sync = small
+            self._replicas.count()
+            self._holding = self._clock.mono() if small and withheld else 0
+        elif not withheld:
+            self._holding = 0
+        low = self._data.disk.synced
+        for name in self.names.union(self._joining, *(names for _, names in self._sent)):
+            feed = self.feed(name)
+            low = min(low, 0 if feed is None else feed.on_disk)
+        if self._holding:
+            return
+        self._confirmed = max(self._confirmed, low)
+        self._ticks.confirmed_changed()
+
+    # -- who should leave or join --------------------------------------------------------------------------------
+    def lost(self, feed: ReplicaFeed) -> None:
+        """The connection to a member was lost."""
+        name = feed.group_member
+        if self.leading and name:
+            self._joining.pop(name, None)
+            self.recount()
+            self._wake()
+
+    def wanted(self, me: str) -> tuple[set[str], str]:
+        """Return the set as it should be, and why it should change."""
+        names, why = set(self.names), ""
+        for name in sorted(self.names):
+            reason = self._too_slow(name)
+            if reason:
+                names.discard(name)
+                why = f"{name} {reason}"
+        for name in sorted(self._joining):
+            feed = self.feed(name)
+            if feed is not None and self._has_everything(feed):
+                names.add(name)
+                why = why or f"{name} has caught up"
+        return {me, *names}, why
+
+    def _too_slow(self, name: str) -> str:
+        """Return why a member must leave the set; "" if it stays."""
+        timeout, mono = self._config.in_sync_timeout, self._clock.mono()
+        if self.copying(name):
+            return "receives a copy"
+        feed = self.feed(name)
+        if feed is None and name in self._met:
+            return "has lost its connection"
+        on_disk, since = self._moved.get(name, (0, mono))
+        withheld = self._ticks.withheld_since()
+        if feed is None and mono - since >= timeout:
+            return f"has not connected within {timeout} ms (in-sync-timeout)"
+        if withheld is None or on_disk >= self._data.disk.synced:
+            return ""
+        if mono - max(since, withheld) >= timeout:
+            return f"has acknowledged nothing for {timeout} ms while replies were withheld (in-sync-timeout)"
+        return ""
+
+    def copying(self, name: str) -> bool:
+        """Return whether a member receives a copy."""
+        return any(
+            feed.group_member == name and (feed.state == "send_bulk" or feed.position < 0)
+            for feed in self._replicas.feeds
+        )
+
+    def seconds_behind(self, name: str) -> float:
+        """Return the seconds since a member last had the whole log."""
+        since = self._even.get(name)
+        return round((self._clock.mono() - since) / 1000, 3) if since is not None else 0.0
+
+    def must_change(self, me: str) -> bool:
+        """Return whether the set should change."""
+        return self.leading and self.wanted(me)[0] != {me, *self.names}
+
+    def may_copy(self, name: str) -> bool:
+        """Return whether a member may get a copy. It first leaves the set, since it lacks data until it catches up."""
+        if not self.leading or name not in self.names.union(*(names for _, names in self._sent)):
+            return True
+        self._met.add(name)  # and is not connected: it leaves the set
+        self._wake()
+        return False
+
+    def on_time(self) -> None:
+        """End the waits of Rules 3 and 4. Called several times per second."""
+        if not (self.leading and (self._holding or self._joining)):
+            return
+        before = self._clock.mono() - self._config.in_sync_timeout
+        if self._holding and self._holding <= before and self._valid():
+            self._holding = 0
+            self._ticks.cut_withheld(TOO_FEW)
+        for name in [name for name, since in self._joining.items() if since <= before]:
+            del self._joining[name]  # it is too slow; it counts again when it acknowledges more
+        self.recount()

@@ -1,0 +1,61 @@
+"""What a member needs from outside: the coordinator, and what keeps its lease. A simulation supplies its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from coordinator.interface import Coordinator, CoordinatorConfigError, Lease
+from respserver.config.conffile import ConfigError
+from respserver.config.config import Config
+
+
+class RenewedLease(Protocol):
+    """What renews a lease: ``coordinator.keeper.LeaseKeeper``."""
+
+    @property
+    def valid_until(self) -> float:
+        """The time by the services' clock until which the lease is valid."""
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lease is gone for ever."""
+
+    def valid(self) -> bool:
+        """Return whether the lease is valid now."""
+
+    def beat(self) -> None:
+        """Note that the event loop advances."""
+
+    def stop(self) -> None:
+        """End the renewals."""
+
+
+@dataclass(frozen=True)
+class GroupServices:
+    """The coordinator of one member."""
+
+    coordinator: Coordinator
+    keep: Callable[[Lease, float, Callable[[], None]], RenewedLease]  # lease, when it was requested, called on change
+    clock: Callable[[], float]  # seconds, which continue while the machine is suspended
+
+
+def services(config: Config) -> GroupServices:
+    """Return the services for the directive ``coordinator``. Raises ConfigError."""
+    from coordinator.clock import boottime
+    from coordinator.connect import connect
+    from coordinator.keeper import LeaseKeeper
+
+    timeout = config.group_lease / 5000  # a fifth of the lease leaves time for another attempt
+    try:
+        coordinator = connect(config.coordinator, timeout=timeout)
+    except CoordinatorConfigError as error:
+        raise ConfigError(f"coordinator: {error}") from error
+    return GroupServices(
+        coordinator,
+        lambda lease, granted, changed: LeaseKeeper(
+            lambda: connect(config.coordinator, timeout=timeout), lease, granted, changed
+        ),
+        boottime,
+    )

@@ -1,0 +1,134 @@
+"""The status of a server group, as one member sees it: one JSON document for TMEMBER STATUS.
+
+Only the leader knows how far the other members are. The document names the leader's address.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+from respserver.config.valuetypes import INSYNC
+from respserver.group.document import ServerGroupState
+from respserver.group.insync import InSync
+from respserver.group.membership import GroupMembership
+
+SKEW: Final = 500  # ms by which clocks may differ without a warning
+EVENTS: Final = 20  # shown
+
+
+class GroupCommands:
+    """TMEMBER. Implements ``GroupPart``."""
+
+    def __init__(self, membership: GroupMembership) -> None:
+        self._membership = membership
+
+    def status(self) -> dict[str, object]:
+        return describe(self._membership)
+
+    def fail_over(self, target: str, timeout_ms: int) -> None:
+        self._membership.fail_over(target, timeout_ms)
+
+    def removal(self, name: str) -> Callable[[], str | None]:
+        return self._membership.removal(name)
+
+
+def describe(group: GroupMembership) -> dict[str, object]:
+    """Return the document."""
+    config, state, in_sync = group.config, group.store.state, group.in_sync
+    leads = in_sync.leading
+    found: dict[str, object] = {
+        "group": config.group, "member": group.name, "address": group.address, "phase": group.phase,
+        "problem": group.problem, "coordinator": re.sub(r"//[^/@]*@", "//", config.coordinator),
+        "replica_acks": "insync" if config.replica_acks == INSYNC else str(config.replica_acks),
+        "min_in_sync": config.min_in_sync, "lease_ms": config.group_lease,
+        "lease_left_ms": max(0, int(group.presence.seconds_left * 1000)),
+        "longest_stall_ms": int(group.longest_stall * 1000), "offset": group.end, "warnings": _warnings(group),
+    }  # fmt: skip
+    if state is not None:
+        leader = state.members.get(state.leader)
+        found |= {
+            "group_id": state.group_id, "epoch": state.epoch,
+            "leader": state.leader if group.leader is not None else "",
+            "leader_address": leader.address if leader is not None and group.leader is not None else "",
+            "in_sync": list(state.in_sync),
+            "members": [_member(group, state, name) for name in sorted(state.members)],
+            "events": [
+                {"time": each.time, "epoch": each.epoch, "what": each.what, "why": each.why}
+                for each in state.events[-EVENTS:]
+            ],
+        }  # fmt: skip
+    if leads:
+        found["confirmed"] = max(0, in_sync.confirmed())
+        found |= group.withheld()
+    return found
+
+
+def _member(group: GroupMembership, state: ServerGroupState, name: str) -> dict[str, object]:
+    """Return one member. Its offset and lag are known to the leader, and to the member itself."""
+    record, in_sync = state.members[name], group.in_sync
+    found: dict[str, Any] = {
+        "name": name, "address": record.address, "id": record.id, "version": record.version,
+        "in_sync": name in state.in_sync, "state": "unknown",
+    }  # fmt: skip
+    if name == group.name:
+        found |= {"state": group.phase, "offset": group.end}
+    elif in_sync.leading:
+        found |= _as_leader_sees(in_sync, name, group.end)
+        if name in group.skews:
+            found["clock_ms"] = group.skews[name]
+    return found
+
+
+def _as_leader_sees(in_sync: InSync, name: str, end: int) -> dict[str, object]:
+    feed = in_sync.feed(name)
+    if feed is None:
+        copying = in_sync.copying(name)
+        return {"state": "receiving a copy" if copying else "not connected"}
+    lag = max(0, end - feed.on_disk)
+    return {
+        "state": "following", "offset": feed.on_disk, "lag_bytes": lag,
+        "lag_seconds": in_sync.seconds_behind(name) if lag else 0.0,
+    }  # fmt: skip
+
+
+def _warnings(group: GroupMembership) -> list[str]:
+    """Return what the operator should know."""
+    state, config = group.store.state, group.config
+    found = []
+    lease = config.group_lease
+    if 2000 * group.longest_stall > lease:
+        found.append(
+            f"the event loop stalled for {int(group.longest_stall * 1000)} ms, and a leader that stalls for longer than"
+            f" its lease ({lease} ms) is replaced: set group-lease to more than twice the longest stall"
+        )
+    if state is None:
+        return found
+    count = len(state.members)
+    if config.replica_acks == INSYNC and config.min_in_sync > count:
+        found.append(
+            f"min-in-sync is {config.min_in_sync}, and the group has {count} member{'s' if count > 1 else ''}: writes"
+            " fail with NOREPLICAS until there are more, or min-in-sync is lower"
+        )
+    elif config.replica_acks == INSYNC and config.min_in_sync > len(state.in_sync):
+        found.append(
+            f"only {len(state.in_sync)} of {count} members are in sync, and min-in-sync is {config.min_in_sync}:"
+            " writes fail with NOREPLICAS"
+        )
+    if config.replica_acks == 0:
+        found.append("replica-acks is 0: a failover can lose acknowledged writes")
+    versions: dict[str, list[str]] = {}
+    for name in sorted(state.members):
+        versions.setdefault(state.members[name].version, []).append(name)
+    if len(versions) > 1:
+        which = "; ".join(f"{version}: {', '.join(names)}" for version, names in sorted(versions.items()))
+        found.append(f"the members run different versions ({which}), which is meant for the time of an upgrade only")
+    for name, skew in sorted(group.skews.items()):
+        if abs(skew) > SKEW:
+            found.append(
+                f"the clock of {name} is {abs(skew)} ms {'ahead' if skew > 0 else 'behind'}: allowed, because leases"
+                " count durations. A clock whose seconds are more than 5 % longer or shorter is not allowed; after a"
+                " failover, IDs and times to live follow the new leader's clock"
+            )
+    return found

@@ -1,0 +1,294 @@
+"""A server group survives the loss of any member without losing an acknowledged write (real processes)."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from tests.coordinator.etcds import Etcds
+from tests.replication.cluster import Cluster, cluster, wait_until
+from tests.replication.groups import Group, Writer, status
+from tests.wire.rawclient import Raw
+from tidelog.testing import ServerError
+
+SLOW = 3.0  # seconds, on a busy machine, for what takes less than half a second on an idle one
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Group]:
+    with cluster() as servers:
+        yield Group(servers)
+
+
+@pytest.fixture
+def group(shared: Group) -> Group:
+    """Three members in sync."""
+    for node in shared.nodes:
+        if node.running:
+            node.thaw()
+        node.start()
+    leader = shared.wait()
+    leader("CONFIG", "SET", "in-sync-timeout", 2000)
+    return shared
+
+
+def test_three_commands_make_a_group(group: Group) -> None:
+    leader = group.wait()
+    assert leader("SET", "k", "v")
+    found = status(leader)
+    assert sorted(found["members"][0]) == [
+        "address", "clock_ms", "id", "in_sync", "lag_bytes", "lag_seconds", "name", "offset", "state", "version",
+    ] or found["members"][0]["state"] == "leading"  # fmt: skip
+    assert found["problem"] == ""
+    assert found["replica_acks"] == "insync"
+    assert {each["what"] for each in found["events"]} >= {"m1 leads", "in sync: +m2", "in sync: +m3"}
+    for node in group.others(leader):
+        assert status(node)["leader"] == group.name(leader)
+        assert "READONLY" in str(node.say("SET", "k", "v"))
+        assert "FAILOVER" in str(node.say("REPLICAOF", "NO", "ONE"))
+    facts = leader.info()
+    assert (facts["group"], facts["group_in_sync"], facts["group_epoch"]) == ("tide", 3, found["epoch"])
+    assert facts["master_replid"].endswith(f"{found['epoch']:016x}")
+
+
+def test_a_killed_leader_is_replaced(group: Group) -> None:
+    leader = group.wait()
+    with Writer(group) as writer:
+        leader.kill()
+        assert writer.after(time.monotonic()) < SLOW
+        leader.start()
+        leader = group.wait()
+        leader.kill()
+        writer.after(time.monotonic())
+        leader.start()
+    writer.check(group.wait())
+
+
+def test_a_stopped_leader_says_nothing_when_it_goes_on(group: Group) -> None:
+    leader = group.wait()
+    leader("SET", "seen", "old")
+    with Writer(group) as writer, Raw(leader.port) as late:
+        leader.freeze()
+        late.send("GET", "seen")
+        writer.after(time.monotonic() + 0.5)
+        wait_until(lambda: group.leader(*group.others(leader)), "another leader")
+        new = group.leader(*group.others(leader))
+        assert new is not None
+        new("SET", "seen", "new")
+        leader.thaw()
+        with pytest.raises((ConnectionError, EOFError)):  # otherwise: an answer from a history that was abandoned
+            late.read()
+    writer.check(group.wait())
+
+
+def test_a_lost_follower_leaves_the_set_first(group: Group) -> None:
+    leader = group.wait()
+    gone = group.others(leader)[0]
+    gone.kill()
+    assert leader("SET", "k", "w")
+    found = status(leader)
+    assert sorted(found["in_sync"]) == sorted(group.name(node) for node in group.nodes if node is not gone)
+    assert found["events"][-1]["why"].endswith("has lost its connection")
+
+
+def test_a_silent_follower_leaves_the_set(group: Group) -> None:
+    leader = group.wait()
+    silent = group.others(leader)[0]
+    silent.freeze()
+    began = time.monotonic()
+    assert leader("SET", "k", "w")
+    assert time.monotonic() - began >= 1.9  # in-sync-timeout
+    assert group.name(silent) not in status(leader)["in_sync"]
+    silent.thaw()
+    group.wait()
+
+
+def test_a_leader_alone_refuses_writes(group: Group) -> None:
+    leader = group.wait()
+    leader("CONFIG", "SET", "in-sync-timeout", 500)
+    for node in group.others(leader):
+        node.kill()
+
+    def refused() -> bool:
+        with contextlib.suppress(EOFError):  # what was not confirmed in time: its client is disconnected
+            return "NOREPLICAS" in str(leader.say("SET", "k", "alone"))
+        return False
+
+    wait_until(refused, "writes are refused")
+    assert any("only 1 of 3 members are in sync" in each for each in status(leader)["warnings"])
+    group.others(leader)[0].start()
+    wait_until(lambda: leader.say("SET", "k", "two") == b"OK", "writes are accepted with two")
+
+
+def test_unconfirmed_writes_wait_for_a_member_to_return(group: Group) -> None:
+    leader = group.wait()
+    leader("CONFIG", "SET", "in-sync-timeout", 60_000)
+    one, two = group.others(leader)
+    one.kill()
+    wait_until(lambda: len(status(leader)["in_sync"]) == 2, "two are left")
+    two.freeze()
+    with Raw(leader.port) as raw:
+        raw.send("SET", "k", "waits")
+        wait_until(lambda: status(leader)["withheld_clients"] == 1, "it is withheld")
+        two.kill()
+        wait_until(lambda: len(status(leader)["in_sync"]) == 1, "one is left")
+        assert raw.nothing_yet()
+        two.start()
+        assert raw.read() == b"OK"
+
+
+def test_planned_failover(group: Group) -> None:
+    leader = group.wait()
+    target = group.others(leader)[1]
+    with Writer(group) as writer:
+        assert leader("TMEMBER", "FAILOVER", "TO", group.name(target))
+        wait_until(lambda: group.leader() is target, "the target leads")
+        writer.after(time.monotonic())
+        target("FAILOVER")
+        wait_until(lambda: group.leader() not in (None, target), "another one leads")
+        writer.after(time.monotonic())
+    last = group.wait()
+    writer.check(last)
+    assert not writer.unknown  # nobody was disconnected with a command that had run
+    assert status(last)["events"][-1]["why"].endswith("handed over")
+
+
+def test_a_stopping_leader_hands_over(group: Group) -> None:
+    leader = group.wait()
+    with Writer(group) as writer:
+        leader.stop()
+        assert writer.after(time.monotonic()) < SLOW
+        leader.start()
+    writer.check(group.wait())
+    assert any(each["why"] == f"{group.name(leader)} handed over" for each in status(group.nodes[0])["events"][-6:])
+
+
+def test_removal(group: Group) -> None:
+    leader = group.wait()
+    extra = group.add()
+    try:
+        group.wait()
+        with pytest.raises(redis.ResponseError, match=r"m4 is running: stop it first"):
+            leader("TMEMBER", "REMOVE", "m4")
+        extra.kill()
+        wait_until(lambda: leader.say("TMEMBER", "REMOVE", "m4") == b"OK", "it is removed")
+        assert "m4" not in {each["name"] for each in status(leader)["members"]}
+        with pytest.raises(redis.ResponseError, match="no member m9"):
+            leader("TMEMBER", "REMOVE", "m9")
+    finally:
+        extra.kill()
+        group.nodes.remove(extra)
+
+
+# -- bad input -------------------------------------------------------------------------------------------------------
+def refused(members: Group, match: str, **config: object) -> None:
+    node = members.add(start=False, **config)
+    members.nodes.remove(node)
+    node.config = {name: value for name, value in node.config.items() if value != ""}
+    with pytest.raises(ServerError, match=match):
+        node.start()
+
+
+def test_settings_that_contradict_each_other(group: Group) -> None:
+    refused(group, "group and coordinator are set together", coordinator="")
+    refused(group, "is not the URL of a coordinator", coordinator="zoo://x")
+    refused(group, "replicaof can't be set in a server group", replicaof="127.0.0.1 6379")
+    refused(group, "insync or 0 in a server group", replica_acks=2)
+    refused(group, "1 to 64 of the characters", group="a b")
+
+
+def test_a_name_that_is_taken(group: Group) -> None:
+    second = group.add()
+    try:
+        second.kill()
+        second.config["group-member"] = "m1"
+        (second.directory / "group").unlink(missing_ok=True)
+        second.start()
+        wait_until(lambda: "another member with this name is running" in status(second)["problem"], "it waits")
+        wait_until(lambda: second.logged("another member with this name is running"), "and says so in the log")
+        assert status(second)["phase"] == "joining"
+    finally:
+        second.kill()
+        group.nodes.remove(second)
+        leader = group.leader()
+        assert leader is not None
+        leader.say("TMEMBER", "REMOVE", "m4")
+
+
+def test_directories_of_other_groups(group: Group) -> None:
+    leader = group.wait()
+    other = group.others(leader)[0]
+    other.kill()
+    before = dict(other.config)
+    other.config["group"] = "ebb"
+    with pytest.raises(ServerError, match="belongs to the group 'tide', not to 'ebb'"):
+        other.start()
+    other.config = {**before, "group-member": "m7"}
+    with pytest.raises(ServerError, match=f"belongs to the member '{before['group-member']}', not to 'm7'"):
+        other.start()
+    other.config = {**before, "coordinator": f"file://{group.servers.top}/empty"}
+    other.start()
+    wait_until(lambda: "has no state of the group tide" in status(other)["problem"], "it says so")
+    other.kill()
+    other.config = before
+
+
+def test_a_lost_directory_is_never_eligible(servers: Cluster) -> None:
+    group = Group(servers, 2, min_in_sync=1)
+    leader = group.wait()
+    leader("SET", "k", "v")
+    follower = group.others(leader)[0]
+    follower.kill()
+    wait_until(lambda: len(status(leader)["in_sync"]) == 1, "one is left")
+    leader("SET", "k", "w")
+    leader.kill()
+    follower.start()
+    wait_until(lambda: "it is not in the in-sync set" in status(follower)["problem"], "it can't lead")
+    for path in leader.directory.iterdir():
+        if path.is_dir():
+            for each in path.iterdir():
+                each.unlink()
+            path.rmdir()
+        else:
+            path.unlink()
+    leader.start()
+    wait_until(lambda: "only its previous one has all acknowledged data" in status(leader)["problem"], "it says so")
+    assert group.leader() is None
+
+
+# -- the coordinator -------------------------------------------------------------------------------------------------
+def test_etcd(servers: Cluster, tmp_path_factory: pytest.TempPathFactory) -> None:
+    etcd = Etcds(tmp_path_factory.mktemp("etcd"))
+    try:
+        group = Group(servers, coordinator=f"etcd://{etcd.hosts}")
+        leader = group.wait()
+        with Writer(group) as writer:
+            leader.kill()
+            writer.after(time.monotonic())
+        writer.check(group.wait(*group.others(leader)))
+    finally:
+        etcd.close()
+
+
+def test_a_coordinator_that_is_away(servers: Cluster, tmp_path_factory: pytest.TempPathFactory) -> None:
+    etcd = Etcds(tmp_path_factory.mktemp("etcd"))
+    closed = False
+    try:
+        group = Group(servers, 2, coordinator=f"etcd://{etcd.hosts}")
+        leader = group.wait()
+        etcd.close()
+        closed = True
+        wait_until(lambda: status(leader)["lease_left_ms"] == 0, "its lease expires")
+        with Raw(leader.port) as raw:
+            raw.send("GET", "k")
+            wait_until(lambda: status(leader)["withheld_clients"] == 1, "a leader without a lease is silent")
+            assert raw.nothing_yet()
+        late = group.add()
+        wait_until(lambda: "is unavailable, this member waits" in status(late)["problem"], "it says so")
+    finally:
+        if not closed:
+            etcd.close()

@@ -1,0 +1,171 @@
+"""``tidelog group``: status and control of a server group."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+from urllib.parse import urlsplit, urlunsplit
+
+import click
+
+from tidelog.cli.connect import url_option
+from tidelog.operating.tables import counted, duration, size, table, utc
+from tidelog.operating.terminal import echo
+from tidelog.operating.watch import StatusOptions, show_status, status_options
+from tidelog.transport.access import Access
+from tidelog.transport.connection import BlockingConnection
+from tidelog.transport.errors import ReplyError
+
+ANSWER_MS: Final = 5000  # timeout of connecting and of each reply
+EVENTS: Final = 5  # shown without --json
+HEAD: Final = ("member", "address", "state", "in sync", "lag", "since", "version")
+NAME: Final = "tidelog-group"  # of the connections
+
+
+@click.group("group")
+def group_commands() -> None:
+    """Inspect and control a server group.
+
+    \b
+      tidelog group status                    members, in-sync set, lag, and the last changes
+      tidelog group status --watch
+      tidelog group failover                  hand over to another member
+      tidelog group failover host:7002
+      tidelog group remove host:7003          forget a member that does not run any more
+
+    --url names any member, or several: redis://a,b,c. The leader is found from there.
+    """
+
+
+@group_commands.command()
+@url_option
+@status_options
+def status(url: str, watch: bool, interval: float, as_json: bool) -> None:
+    """Show the members of a server group, as its leader sees them; without a leader, as one member sees them.
+
+    \b
+    in sync   the member has everything that was acknowledged, and can become the leader
+    lag       bytes of the log that it does not have on disk yet, and since when
+    """
+    members = Members(url)
+    show_status(StatusOptions(watch, interval, as_json), members.status, print_group, json.dumps)
+
+
+@group_commands.command()
+@click.argument("member", default="")
+@url_option
+@click.option("--timeout", type=click.IntRange(1), metavar="MS", help="Give up after this time.")
+def failover(member: str, url: str, timeout: int | None) -> None:
+    """Hand over the lead to MEMBER, or to the member that is best prepared, as soon as it has all writes.
+
+    New writes wait in the meantime, for some milliseconds. The status shows the result.
+    """
+    words: list[str | int] = ["TMEMBER", "FAILOVER"]
+    words += ["TO", member] if member else []
+    words += ["TIMEOUT", timeout] if timeout else []
+    Members(url).tell_leader(*words)
+    echo("the failover has begun; see: tidelog group status")
+
+
+@group_commands.command()
+@click.argument("member")
+@url_option
+def remove(member: str, url: str) -> None:
+    """Forget MEMBER, which does not run any more. Its name can then be used by another member."""
+    Members(url).tell_leader("TMEMBER", "REMOVE", member)
+    echo(f"{member} is no member any more")
+
+
+class Members:
+    """The members that a URL names. The leader is asked if it can be reached."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            self._access = Access.of(url).single_attempt(ANSWER_MS)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
+
+    def status(self) -> dict[str, Any]:
+        """Return the status as the leader sees it, otherwise as the first member sees it that answers."""
+        return self._leader_and_status()[1]
+
+    def tell_leader(self, *words: str | int) -> None:
+        """Send a command to the leader."""
+        url, seen = self._leader_and_status()
+        if seen["phase"] != "leading":
+            raise click.ClickException(f"{seen['group']} has no leader that can be reached: see tidelog group status")
+        self._ask(url, *words)
+
+    def _leader_and_status(self) -> tuple[str, dict[str, Any]]:
+        problem = "no server is named"
+        for url in self._access.urls:
+            try:
+                seen = self._status(url)
+            except OSError as error:
+                problem = f"no answer from {urlsplit(url).hostname}: {error.__cause__ or error}"
+                continue
+            if seen["phase"] != "leading" and seen.get("leader_address"):
+                leader = _at(url, seen["leader_address"])
+                try:
+                    return leader, self._status(leader)
+                except OSError as error:
+                    seen["warnings"].append(f"the leader {seen['leader_address']} does not answer: {error}")
+            return url, seen
+        raise click.ClickException(problem)
+
+    def _status(self, url: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self._ask(url, "TMEMBER", "STATUS"))
+        return found
+
+    def _ask(self, url: str, *words: str | int) -> Any:
+        connection = BlockingConnection(self._access, url, NAME)
+        try:
+            return connection.ask(*words)
+        except ReplyError as error:
+            raise click.ClickException(f"the server replied: {error}") from None
+        finally:
+            connection.close()
+
+
+def _at(url: str, address: str) -> str:
+    """Return the URL with another host and port, and the same user and options."""
+    parts = urlsplit(url)
+    user = parts.netloc.rpartition("@")[0]
+    host, _, port = address.rpartition(":")
+    host = f"[{host}]" if ":" in host and not host.startswith("[") else host
+    return urlunsplit(parts._replace(netloc=f"{user}@{host}:{port}" if user else f"{host}:{port}"))
+
+
+def print_group(seen: dict[str, Any]) -> None:
+    """Print a status."""
+    leader = seen.get("leader") or "none"
+    echo(f"group {seen['group']}: epoch {seen.get('epoch', '-')}, leader: {leader}")
+    known = seen.get("members", [])
+    echo(
+        f"in sync: {len(seen.get('in_sync', []))} of {counted(len(known), 'member')}, at least {seen['min_in_sync']}"
+        f" for writes; replica-acks {seen['replica_acks']}; lease {duration(seen['lease_ms'])}"
+        + (f", valid for {duration(seen['lease_left_ms'])}" if seen["phase"] == "leading" else "")
+    )
+    if seen.get("withheld_clients"):
+        since = duration(seen["withheld_ms"])
+        echo(f"replies are withheld for {counted(seen['withheld_clients'], 'client')}, since {since}")
+    if seen["problem"]:
+        echo(f"{seen['member']}: {seen['problem']}")
+    for warning in seen["warnings"]:
+        echo(f"warning: {warning}")
+    if known:
+        echo()
+        table(HEAD, [_row(seen, each) for each in known])
+    if seen.get("events"):
+        echo()
+        for each in seen["events"][-EVENTS:]:
+            echo(f"{utc(each['time'])}  epoch {each['epoch']}  {each['what']}: {each['why']}")
+
+
+def _row(seen: dict[str, Any], each: dict[str, Any]) -> list[str]:
+    leads = each["name"] == seen.get("leader")
+    lag, since = each.get("lag_bytes"), int(1000 * each.get("lag_seconds", 0))
+    return [
+        each["name"], each["address"], "leading" if leads else each["state"], "yes" if each["in_sync"] else "NO",
+        "-" if lag is None else size(lag), duration(since), each["version"],
+    ]  # fmt: skip
