@@ -339,6 +339,8 @@ class GroupMembership(ServerPart):
             return "its data is being replaced"
         if not self._ticks.writable:
             return "its disk accepts no writes"
+        if self._data.disk.scrub.damaged:
+            return "its store is damaged, see the scrub in the log"
         return None
 
     async def _campaign(self, state: ServerGroupState) -> None:

@@ -9,6 +9,7 @@
     faults     what happens to members and connections
     checker    what must be true, and the record of what clients were told
     cases      what one seed simulates; a run; a smaller case that fails as well
+    groups     a server group: members with a coordinator, clients that find the leader themselves
     mutations  rules that are broken on purpose, which the simulation must detect
 
 One seed gives the same run on any machine: order of callbacks, times, faults, replication IDs. Replaced are only the

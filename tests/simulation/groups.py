@@ -10,16 +10,21 @@ from __future__ import annotations
 import asyncio
 import random
 import tempfile
+import types
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
+from unittest.mock import patch
 
 from coordinator.interface import CoordinatorError, Lease, LeaseGoneError, Versioned
 from coordinator.keeper import keep_renewing
 from coordinator.renewals import Renewals
 from coordinator.simulated import SimulatedStore
 from respserver.config.config import Config
+from respserver.group import identity, membership, presence
+from respserver.group.document import decode
 from respserver.group.services import GroupServices
 from respserver.server import RespServer
 from tests.simulation.cases import SimulationError
@@ -82,19 +87,26 @@ class SimCoordinator:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         member, process = self._member, self._process
 
+        def fail(error: Exception) -> None:
+            if not future.done():
+                future.set_exception(error)
+
+        def reply(result: T) -> None:
+            if not (member.cut_off or future.done()):
+                future.set_result(result)
+
         def request() -> None:  # in the world
             if member.cut_off:
                 return
             try:
                 result = act()
             except LeaseGoneError as error:
-                gone = error
-                process.call(lambda: future.done() or future.set_exception(gone), after=self._delay())
+                process.call(fail, error, after=self._delay())
                 return
             if member.lost_replies:
                 member.lost_replies -= 1
                 return
-            process.call(lambda: member.cut_off or future.done() or future.set_result(result), after=self._delay())
+            process.call(reply, result, after=self._delay())
 
         self._loop.world.call(request, after=self._delay() + (0.3 if member.slow_requests else 0.0))
         try:
@@ -384,7 +396,7 @@ class GroupWorld:
 
     def _any(self) -> GroupMember:
         leading = [each for each in self.members if each.server is not None and not each.server.data.follower]
-        return self.random.choice(leading) if leading and self.random.random() < 0.5 else self.random.choice(self.members)
+        return self.random.choice(leading if leading and self.random.random() < 0.5 else self.members)
 
     def _heal(self) -> None:
         network = self.loop.network
@@ -474,17 +486,19 @@ def run(case: GroupCase) -> GroupResult:
     place = "/dev/shm" if Path("/dev/shm").is_dir() else None
     with tempfile.TemporaryDirectory(prefix="tidelog-sim-", dir=place, ignore_cleanup_errors=True) as top:
         world = GroupWorld(case, loop, Path(top))
-        with simulated(loop, world.disk_of):
+        secrets = types.SimpleNamespace(token_hex=lambda count: loop.random.randbytes(count).hex())
+        with ExitStack() as stack:
+            stack.enter_context(simulated(loop, world.disk_of))
+            for module in (identity, membership, presence):
+                stack.enter_context(patch.object(module, "secrets", secrets))
             try:
                 loop.run_until_complete(world.main())
             except AssertionError as error:
                 lines = "\n".join([line for line in loop.lines if " reads " not in line][-SHOWN:])
-                raise SimulationError(
-                    f"{error}\n{case}\nfaults: {' '.join(world.happened)}\n{lines}"
-                ) from error
+                raise SimulationError(f"{error}\n{case}\nfaults: {' '.join(world.happened)}\n{lines}") from error
             finally:
                 loop.world.die()
                 loop.close()
     state = world.store.keys["tidelog/groups/tide/state"]
-    epoch = int(__import__("json").loads(state.value)["epoch"])
-    return GroupResult(loop.trace(), len(world.acknowledged), len(world.seen), epoch, world.longest)
+    epochs = decode(state.value).epoch
+    return GroupResult(loop.trace(), len(world.acknowledged), len(world.seen), epochs, world.longest)
