@@ -71,14 +71,26 @@ def case(seed: int) -> GroupCase:
     return GroupCase(seed, faults, drift=chance.choice((0.0, 0.0, 0.02)), min_in_sync=chance.choice((1, 2, 2)))
 
 
+class SimStore(SimulatedStore):
+    """Notifies the members in their order: that of a set differs from run to run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.members: list[GroupMember] = []
+
+    def _notify(self, key: str) -> None:
+        for member in self.members:
+            if member.coordinator is not None:
+                member.coordinator.changed(key)
+
+
 # -- the coordinator -------------------------------------------------------------------------------------------------
 class SimCoordinator:
     """The coordinator as one process reaches it. The store lives in the world: it outlasts the process."""
 
-    def __init__(self, loop: NetworkLoop, store: SimulatedStore, process: Process, member: GroupMember) -> None:
+    def __init__(self, loop: NetworkLoop, store: SimStore, process: Process, member: GroupMember) -> None:
         self._loop, self._store, self._process, self._member = loop, store, process, member
         self._watches: list[_SimWatch] = []
-        store.listeners.add(self._changed)
 
     def _delay(self) -> float:
         return self._loop.random.choice((0.0005, 0.002, 0.02)) * self._loop.random.random() + 1e-6
@@ -137,21 +149,19 @@ class SimCoordinator:
         return watch
 
     async def close(self) -> None:
-        self._store.listeners.discard(self._changed)
         for watch in self._watches:
             watch.close()
 
-    def _changed(self, key: str) -> None:
-        if self._process.dead:
-            self._store.listeners.discard(self._changed)
-        elif not self._member.cut_off:
+    def changed(self, key: str) -> None:
+        """Notify the watches of a key."""
+        if not (self._process.dead or self._member.cut_off):
             for watch in self._watches:
                 if watch.key == key:
                     self._process.call(watch.changed.set, after=self._delay())
 
     def healed(self) -> None:
         for watch in self._watches:
-            self._changed(watch.key)
+            self.changed(watch.key)
 
 
 class _SimWatch:
@@ -212,7 +222,7 @@ class GroupMember(Member):
     cut_off = False  # from the coordinator
     slow_requests = False  # requests to it arrive late
     lost_replies = 0  # so many of its next replies are lost
-    store: SimulatedStore
+    store: SimStore
     coordinator: SimCoordinator | None = None
 
     async def _main(self, process: Process) -> None:
@@ -242,8 +252,8 @@ class GroupWorld:
         self.case, self.loop = case, loop
         loop.hidden = str(top)
         self.random = random.Random(loop.random.random())
-        self.store = SimulatedStore()
-        self.members = []
+        self.store = SimStore()
+        self.members = self.store.members
         for number in range(1, case.members + 1):
             member = GroupMember(loop, top, number, self._settings(number), case.drift * self.random.uniform(-1, 1))
             member.store = self.store
