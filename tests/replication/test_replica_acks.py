@@ -403,5 +403,5 @@ def test_two_connections_of_one_replica_count_once(servers: Cluster) -> None:
 
 def test_bad_values(servers: Cluster) -> None:
     leader = servers.node()
-    assert "needs a coordinator" in str(leader.say("CONFIG", "SET", "replica-acks", "insync"))
+    assert "needs a server group" in str(leader.say("CONFIG", "SET", "replica-acks", "insync"))
     assert "number of replicas" in str(leader.say("CONFIG", "SET", "replica-acks", "-1"))
