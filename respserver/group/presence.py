@@ -48,8 +48,8 @@ class MemberPresence:
 
     @property
     def seconds_left(self) -> float:
-        """The seconds for which the lease is valid; 0 or less if it is not."""
-        return self._keeper.valid_until - self._services.clock() if self._keeper is not None else 0.0
+        """The seconds for which the lease is valid; 0 if it is not."""
+        return max(0.0, self._keeper.valid_until - self._services.clock()) if self._keeper is not None else 0.0
 
     def beat(self) -> None:
         """Note that the event loop advances."""

@@ -20,6 +20,11 @@ def test_seeds(seed: int) -> None:
     assert run(replace(case(seed), seconds=4.0)).acknowledged > 10
 
 
+def test_a_lost_lease_can_be_described() -> None:
+    """ROLE failed right after the coordinator had ended the lease."""
+    assert run(case(126)).acknowledged > 10
+
+
 def test_the_same_seed_is_the_same_run() -> None:
     short = replace(case(22), seconds=2.0)
     assert run(short) == run(short)
