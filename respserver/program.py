@@ -46,7 +46,7 @@ Usage: tidelog-server [conf-file] [--name value ...] [-]
        tidelog-server [...] --test-config       check the configuration without starting the server
        tidelog-server [...] --restore           create the data directory from a full copy on standard input;
                                                 "tidelog restore" writes such a copy from a backup
-       tidelog-server [...] --verify            verify the data directory, which no server may use; "tidelog verify"
+       tidelog-server [...] --verify            verify the data directory of a stopped server; "tidelog verify"
                                                 shows the result
 
 Every directive of the configuration file is also a flag. Flags override the file. "-" reads directives from standard
@@ -58,6 +58,7 @@ Examples:
   tidelog-server /etc/tidelog.conf --loglevel verbose   read a file, and override one directive
   tidelog-server --appendfsync everysec --save ""       sync once a second, no save points
   tidelog-server --bind '*' --requirepass secret        accept other machines, with a password
+  tidelog-server --group tide --coordinator file:///var/lib/tide   start a member of a server group
   tidelog-server --port 0 --tls-port 6379 --tls-cert-file server.crt --tls-key-file server.key --tls-auth-clients no
   echo 'maxmemory 512mb' | tidelog-server -             read directives from standard input
   tidelog-server --help appendfsync                     explain a directive
@@ -423,7 +424,7 @@ def _restore(config: Config) -> int:
 
 
 def _verify(config: Config) -> int:
-    """Verify the data directory, which no server may use; print its progress and a report as lines of JSON."""
+    """Verify the data directory of a stopped server. Print the progress and a report as lines of JSON."""
     import json
 
     from persistence.verification import verify

@@ -1,4 +1,4 @@
-"""TMEMBER: the server group of which this server is a member. (TGROUP is about consumer groups.)"""
+"""TMEMBER: status and control of the server group that this server belongs to. (TGROUP manages consumer groups.)"""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def tmember_status(ctx: Context, argv: list[bytes]) -> Reply:
     flags="admin noscript stale",
 )  # fmt: skip
 def tmember_failover(ctx: Context, argv: list[bytes]) -> Reply:
-    """Hand over to another member of the in-sync set, as soon as it has all writes; new writes wait in the meantime."""
+    """Hand over leadership to another member of the in-sync set when it has all writes. New writes wait until then."""
     target, timeout = "", 0
     for word, at in each_option(argv, 2, {b"TO": 1, b"TIMEOUT": 1}):
         if word == b"TO":
@@ -48,7 +48,7 @@ def tmember_failover(ctx: Context, argv: list[bytes]) -> Reply:
 
 @_server("TMEMBER|REMOVE", arg("member"), flags="admin noscript stale no_multi")
 def tmember_remove(ctx: Context, argv: list[bytes]) -> Reply:
-    """Remove a member that does not run from the server group."""
+    """Remove a member that is not running from the server group."""
     ended = _group(ctx).removal(argv[2].decode("utf-8", "surrogateescape"))
 
     def result() -> bytes | None:

@@ -421,7 +421,7 @@ _REPLICATION = (
               "A replica is good if it has sent a message within this many seconds; 0: no replicas needed.",
               high=MAX_INT),
     Directive("replica-acks", "acks", "0",
-              "A reply is released when this many replicas have the data that it can show on disk, regardless of "
+              "A reply is released when this many replicas have on disk all data that it can show, regardless of "
               "`appendfsync`. With fewer connected replicas, writes fail with `-NOREPLICAS` before they run. 0: "
               "replies do not wait for replicas. See [replication.md](replication.md). With `insync`, the default in a "
               "server group, every member of the in-sync set must have the data. See [groups.md](groups.md)."),
@@ -429,25 +429,25 @@ _REPLICATION = (
 
 _GROUPS = (
     Directive("group", "string", "",
-              "The name of the server group of which this server is a member; empty: none. Its members share one log "
-              "and choose their leader with the `coordinator`. See [groups.md](groups.md).", mutable=False),
+              "The name of the server group that this server belongs to; empty: no group. The members share one log "
+              "and elect their leader with the `coordinator`. See [groups.md](groups.md).", mutable=False),
     Directive("coordinator", "string", "",
               "The coordinator of the group: `file:///absolute/path` for members on one machine, or "
-              "`etcd://host:2379,host:2379,host:2379`. All members of a group use the same.", mutable=False,
+              "`etcd://host:2379,host:2379,host:2379`. All members of a group use the same coordinator.", mutable=False,
               secret=True),
     Directive("group-member", "string", "",
-              "The name of this member; empty: the name in the data directory, which a first start sets to "
-              "`host:port`.", mutable=False),
+              "The name of this member; empty: the name that is saved in the data directory. The first start saves "
+              "`host:port` there.", mutable=False),
     Directive("group-lease", "integer", "5000",
-              "Milliseconds for which the coordinator grants the leader its lease. The leader releases no reply "
-              "without a valid one. A leader that fails is replaced after this time at the latest; with `file:`, a "
-              "leader whose process ends is replaced at once.", mutable=False, low=100, high=600_000),
+              "The duration of the leader's lease in milliseconds. The leader releases no reply without a valid lease. "
+              "A failed leader is replaced after about this time, and with `etcd:` up to two seconds later. With "
+              "`file:`, a leader whose process ends is replaced immediately.", mutable=False, low=100, high=600_000),
     Directive("min-in-sync", "integer", "2",
-              "With fewer members in the in-sync set than this, including the leader, writes fail with `-NOREPLICAS` "
-              "before they run.", low=1, high=1000),
+              "While the in-sync set has fewer members than this, including the leader, writes fail with "
+              "`-NOREPLICAS` before they run.", low=1, high=1000),
     Directive("in-sync-timeout", "integer", "5000",
-              "Milliseconds without an acknowledgement, while replies are withheld, after which the leader removes a "
-              "member from the in-sync set.", low=100, high=MAX_INT),
+              "The leader removes a member from the in-sync set if the member acknowledges nothing for this time in "
+              "milliseconds while replies are withheld.", low=100, high=MAX_INT),
 )
 
 _OTHERS = (

@@ -222,24 +222,28 @@ class Values:
             self.warnings.append(OPEN_TO_ALL)
 
     def _check_group(self, acks: bool) -> None:
-        """Raise ConfigError if the directives of a server group contradict each other. ``acks``: replica-acks is
-        given."""
+        """Raise ConfigError if the directives of a server group contradict each other. ``acks``: whether replica-acks
+        is set."""
         if self.group and not acks:
             self.replica_acks = INSYNC
         if bool(self.group) != bool(self.coordinator):
-            raise ConfigError("group and coordinator are set together: a group needs a coordinator, and vice versa")
+            raise ConfigError("group and coordinator must be set together: set both of them, or neither")
         if not self.group:
             if self.replica_acks == INSYNC:
-                raise ConfigError("replica-acks insync needs a server group (group): else set a number of replicas")
+                raise ConfigError(
+                    "replica-acks insync needs a server group: set group and coordinator, or set a number of replicas"
+                )
             return
         for name in ("group", "group-member"):
             value = self.group if name == "group" else self.group_member
             if value and GROUP_NAME.fullmatch(value) is None:
-                raise ConfigError(f"{name} must be 1 to 64 of the characters 0-9 A-Z a-z . _ : @ -")
+                raise ConfigError(f"{name} must have 1 to 64 of the characters 0-9 A-Z a-z . _ : @ -")
         if self.replicaof:
-            raise ConfigError("replicaof can't be set in a server group, which decides itself who leads: remove it")
+            raise ConfigError(
+                "replicaof can't be set in a server group, because the group elects its leader: remove it"
+            )
         if self.replica_acks > 0:
-            raise ConfigError("replica-acks is insync or 0 in a server group, not a number of replicas")
+            raise ConfigError("replica-acks must be insync or 0 in a server group")
 
     def _open(self) -> bool:
         """Return whether clients need no password, according to these lines."""

@@ -1,14 +1,14 @@
 """The state of a server group at the coordinator, and its changes: pure functions, no I/O.
 
     tidelog/groups/NAME/state            a JSON document, see ``ServerGroupState``; changed only by compare-and-set
-    tidelog/groups/NAME/leader           who leads, and in which epoch; vanishes with the leader's lease
-    tidelog/groups/NAME/members/MEMBER   who uses this name now; vanishes with the member's lease
+    tidelog/groups/NAME/leader           the leader and its epoch; deleted when the leader's lease expires
+    tidelog/groups/NAME/members/MEMBER   the process that uses this name; deleted when the member's lease expires
 
-Rule 1: The in-sync set holds members that have everything that any client was told. It never becomes empty.
+Rule 1: All members of the in-sync set have all data that any reply has acknowledged or shown. The set is never empty.
 Rule 2: Only a member of the in-sync set becomes the leader, and each new leader has a higher epoch. A member that lost
         its lease is no longer in the set when another one leads.
-Rule 3: A directory has an ID. A member that comes back with another directory has lost its data: it leaves the in-sync
-        set before it does anything else.
+Rule 3: Each directory has an ID. A member that returns with a different directory has lost its data. It leaves the
+        in-sync set before it does anything else.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class GroupEvent:
 
 @dataclass(frozen=True, slots=True)
 class ServerGroupState:
-    """The state. Changes return a new one."""
+    """The state of a group. Each change returns a new object."""
 
     group_id: str  # 40 hex digits
     epoch: int  # from 1; increases with each new leader
@@ -79,8 +79,8 @@ def decode(document: bytes) -> ServerGroupState:
         found: Any = json.loads(document)
         if found["format"] != FORMAT:
             raise GroupStateError(
-                f"the coordinator has a state of format {found['format']}, and this version of tidelog knows format"
-                f" {FORMAT}: upgrade this member"
+                f"the state of the group at the coordinator has format {found['format']}, but this version of tidelog"
+                f" supports only format {FORMAT}: upgrade this member"
             )
         state = ServerGroupState(
             found["group_id"], found["epoch"], found["leader"], tuple(found["in_sync"]),
@@ -91,7 +91,7 @@ def decode(document: bytes) -> ServerGroupState:
             raise ValueError(state.group_id)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise GroupStateError(
-            f"the state of the group at the coordinator is damaged ({error!r}): restore it from a copy"
+            f"the state of the group is damaged ({error!r}): restore it from a backup of the coordinator"
         ) from error
     return state
 
@@ -109,7 +109,7 @@ def create(group_id: str, name: str, member: MemberRecord, now: int) -> ServerGr
 
 
 def join(state: ServerGroupState, name: str, member: MemberRecord, now: int) -> ServerGroupState:
-    """Add a member, or update it. Raises GroupStateError if its new directory replaces the only one with all data."""
+    """Add or update a member. Raises GroupStateError if its new directory replaces the only one with all data."""
     known = state.members.get(name)
     if known == member:
         return state
@@ -151,7 +151,7 @@ def hand_over(state: ServerGroupState, to: str, now: int, why: str) -> ServerGro
 
 
 def set_in_sync(state: ServerGroupState, names: Iterable[str], now: int, why: str) -> ServerGroupState:
-    """Replace the in-sync set, as its leader decides. Names that are no members, and an empty set, are ignored."""
+    """Replace the in-sync set, as the leader requests. Names of non-members are ignored. The leader is always in it."""
     wanted = tuple(sorted({state.leader, *(name for name in names if name in state.members)}))
     if wanted == state.in_sync:
         return state
@@ -161,7 +161,7 @@ def set_in_sync(state: ServerGroupState, names: Iterable[str], now: int, why: st
 
 
 def withdraw(state: ServerGroupState, name: str, now: int, why: str) -> ServerGroupState:
-    """Remove a member from the in-sync set at its own request, unless nobody else has all data."""
+    """Remove a member from the in-sync set at its own request, unless it is the only one in the set."""
     rest = tuple(each for each in state.in_sync if each != name)
     if not rest or len(rest) == len(state.in_sync):
         return state

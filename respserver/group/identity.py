@@ -8,8 +8,8 @@
     |                               the ID of this directory     |
     +------------------------------------------------------------+
 
-It is neither part of a copy nor of a backup. A directory that was copied by hand has the same IDs; the coordinator
-lets only one of the two members use the name.
+Copies to replicas and backups do not contain this file. A directory that was copied manually has the same IDs, and the
+coordinator lets only one of the two members use the name.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _EVERYWHERE = ("*", "0.0.0.0", "::", "::*")  # noqa: S104 - compared with, not b
 
 @dataclass(slots=True)
 class Identity:
-    """What the file ``group`` contains."""
+    """The contents of the file ``group``."""
 
     group: str
     group_id: str  # "": this directory has not been in a group yet
@@ -58,7 +58,7 @@ def load(config: Config) -> Identity:
         return Identity(config.group, "", config.group_member or _default_name(config), secrets.token_hex(20))
     found = _TEXT.fullmatch(raw.decode("utf-8", errors="replace"))
     if found is None:
-        raise CorruptError(f"{path}: damaged: restore it from a backup, or remove it to join as a new member")
+        raise CorruptError(f"{path} is damaged: restore it, or delete it to join the group as a new member")
     group, group_id, member, own = found.groups()
     if group != config.group:
         raise ConfigError(
@@ -85,8 +85,8 @@ def _default_name(config: Config) -> str:
 
 
 def address(config: Config) -> str:
-    """Return host:port at which the other members reach this one: the announced address, or the one that is bound, or
-    the one from which this machine reaches the coordinator."""
+    """Return the host:port to which other members connect: the announced address, the bound address, or the address
+    from which this machine connects to the coordinator."""
     bound = [host.removeprefix("-") for host in config.bind]
     named = [host for host in bound if host and host not in _EVERYWHERE]
     host = config.replica_announce_ip or (named[0] if named else _local_address(config.coordinator))
@@ -94,7 +94,7 @@ def address(config: Config) -> str:
 
 
 def _local_address(url: str) -> str:
-    """Return this machine's address on the way to the coordinator. A datagram socket sends nothing when it connects."""
+    """Return the local address of connections to the coordinator. connect() of a datagram socket sends nothing."""
     target = re.match(r"etcd://(?:[^@/]*@)?([^,:/?]+)", url)
     if target is None:
         return "127.0.0.1"

@@ -1,13 +1,14 @@
-"""``replica-acks insync``: which members replies wait for, and who joins or leaves the in-sync set.
+"""``replica-acks insync``: the members that replies wait for, and changes of the in-sync set.
 
-Rule 1: a log offset is confirmed once every member of the in-sync set has had the log up to it on disk. Nothing is
-released without a valid lease.
-Rule 2: a member that leaves the set counts until the coordinator has confirmed the smaller set. A member that joins
-counts from the moment the larger set is sent: if the coordinator's answer is lost, the member may be eligible.
-Rule 3: a member joins once it has everything that was released. It counts for a moment before that, because under load
-the other members would otherwise always be a little ahead.
-Rule 4: if fewer than min-in-sync members are left, what is not confirmed yet waits for a member to return, for at most
-in-sync-timeout. Then its clients are disconnected, because the outcome of their commands is unknown.
+Rule 1: a log offset is confirmed once every member of the in-sync set has the log up to this offset on disk. No reply
+is released without a valid lease.
+Rule 2: replies wait for a member that leaves the set until the coordinator has confirmed the smaller set. Replies wait
+for a member that joins as soon as the larger set is sent: if the coordinator's reply is lost, the member may be in the
+set.
+Rule 3: a member joins once it has all data that was released. Replies wait for it shortly before that. Under load, the
+other members would otherwise always be slightly ahead of it.
+Rule 4: if fewer than min-in-sync members are left, unconfirmed replies wait for a member to return, for at most
+in-sync-timeout. Their clients are then disconnected, because the outcome of their commands is unknown.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from respserver.runtime.confirmation import Confirmation
 from respserver.runtime.parts import RuntimeParts, ServerPart
 
 NEAR = 1 << 20  # bytes that a member may lack when it begins to join
-TOO_FEW = "too few members are in sync, and its command may be lost (min-in-sync)"
+TOO_FEW = "too few members are in sync, and the outcome of its command is unknown (min-in-sync)"
 
 
 class InSync(ServerPart, Confirmation):
@@ -65,7 +66,7 @@ class InSync(ServerPart, Confirmation):
 
     # -- the set as the coordinator has it -----------------------------------------------------------------------
     def begin(self, names: Collection[str], me: str) -> None:
-        """This member leads now; ``names`` is the in-sync set. What an earlier leader has confirmed is not known."""
+        """Begin to lead with the in-sync set ``names``. The offset that an earlier leader has confirmed is unknown."""
         mono = self._clock.mono()
         self.names = frozenset(names) - {me}
         self._sent, self._joining, self._met = [], {}, set()
@@ -77,17 +78,17 @@ class InSync(ServerPart, Confirmation):
         self.recount()
 
     def silence(self) -> None:
-        """Release nothing any more: this member gives up the lead. What it has confirmed remains confirmed."""
+        """Stop releasing replies, because this member gives up leadership. Its confirmed offset remains confirmed."""
         if self.leading:
             self.leading = False
             self._link.confirmed_up_to(self._confirmed)
 
     def sending(self, names: Collection[str], me: str, replaces: int) -> None:
-        """A change of the set is sent, which replaces this version of the state."""
+        """Record that a change of the set is being sent, which replaces version ``replaces`` of the state."""
         self._sent.append((replaces, frozenset(names) - {me}))
 
     def adopt(self, names: Collection[str], me: str, version: int) -> None:
-        """The coordinator has this set at this version. Changes of earlier versions can't happen any more."""
+        """Use the set that the coordinator has at this version. Changes of earlier versions can no longer succeed."""
         before, self.names = self.names, frozenset(names) - {me}
         self._sent = [each for each in self._sent if each[0] >= version]
         mono = self._clock.mono()
@@ -104,7 +105,7 @@ class InSync(ServerPart, Confirmation):
         return max(feeds, key=lambda feed: feed.on_disk, default=None)
 
     def heard(self, feed: ReplicaFeed) -> None:
-        """A member has acknowledged."""
+        """Process an acknowledgement of a member."""
         name = feed.group_member
         if not self.leading or not name or feed.state != "online":
             return
@@ -119,7 +120,7 @@ class InSync(ServerPart, Confirmation):
         self.recount()
 
     def _consider(self, feed: ReplicaFeed, name: str) -> None:
-        """Let a member join that has nearly caught up (Rule 3)."""
+        """Let a member join if it has nearly caught up (Rule 3)."""
         if name in self._joining or (feed.live and feed.on_disk + NEAR >= self._data.disk.offset):
             self._joining.setdefault(name, self._clock.mono())
             if self._has_everything(feed):
@@ -128,11 +129,11 @@ class InSync(ServerPart, Confirmation):
             feed.alive(wanted=True)  # it acknowledges when it has everything
 
     def _has_everything(self, feed: ReplicaFeed) -> bool:
-        """Return whether a member has everything that was released, by this leader and by earlier ones."""
+        """Return whether a member has all data that this leader and earlier leaders have released."""
         return feed.on_disk >= max(self._confirmed, self._begun)
 
     def recount(self) -> None:
-        """Confirm what all members that count have on disk, and release it."""
+        """Confirm the log offset that all required members have on disk, and release replies."""
         if not self.leading:
             return
         small = self._config.replica_acks == INSYNC and 1 + len(self.names) < self._config.min_in_sync
@@ -152,9 +153,9 @@ class InSync(ServerPart, Confirmation):
         self._confirmed = max(self._confirmed, low)
         self._ticks.confirmed_changed()
 
-    # -- who should leave or join --------------------------------------------------------------------------------
+    # -- joining and leaving ---------------------------------------------------------------------------------
     def lost(self, feed: ReplicaFeed) -> None:
-        """The connection to a member was lost."""
+        """Process the loss of the connection to a member."""
         name = feed.group_member
         if self.leading and name:
             self._joining.pop(name, None)
@@ -162,7 +163,7 @@ class InSync(ServerPart, Confirmation):
             self._wake()
 
     def wanted(self, me: str) -> tuple[set[str], str]:
-        """Return the set as it should be, and why it should change."""
+        """Return the set as it should be, and the reason for the change."""
         names, why = set(self.names), ""
         for name in sorted(self.names):
             reason = self._too_slow(name)

@@ -1,18 +1,18 @@
-"""The member of a server group: it joins, follows the leader, campaigns when there is none, leads, and hands over.
+"""A member of a server group: it joins, follows the leader, campaigns if there is no leader, leads, and hands over.
 
-    joining      waits for the coordinator, for its name, or for an answer what its data directory is
+    joining      waits for the coordinator or for its name, or its data directory is being checked
     following    a replica of the leader
     waiting      there is no leader, and this member is not in the in-sync set
     campaigning  there is no leader, and this member is in the in-sync set
     leading      it has the leader's key and the epoch of the state
 
-Rule 1: one task makes all decisions, one after another, each from what the coordinator says at that time. Watches,
-acknowledgements, lost connections and renewals only wake it.
-Rule 2: a member takes the leader's key before it changes the epoch. So nobody else changes the epoch meanwhile.
-Rule 3: the candidate with the longest log wins, the first by name among equals. Each closes its connection to the old
-leader before it publishes the length. A member that is alive and has published none is waited for a moment only: all
-members of the in-sync set have everything that was acknowledged.
-Rule 4: a leader that hands over is silent before it makes the other member the leader.
+Rule 1: one task makes all decisions sequentially, and each decision uses the current state at the coordinator. Watches,
+acknowledgements, lost connections and renewals only wake this task.
+Rule 2: a member creates the leader's key before it changes the epoch, so no other member changes the epoch meanwhile.
+Rule 3: the candidate with the longest log wins. Among equals, the first name wins. Each candidate closes its connection
+to the old leader before it publishes the length of its log. Candidates wait only briefly for a live member that has
+published no length, because all members of the in-sync set have all acknowledged data.
+Rule 4: a leader that hands over stops releasing replies before it makes the other member the leader.
 Rule 5: a start never continues an epoch. A member that led before its restart is elected again, with a new history.
 """
 
@@ -56,7 +56,7 @@ class GroupRoles(Protocol):
 
     def become_replica(self, host: str, port: int, force: bool = False) -> None: ...
     def unfollow(self) -> None:
-        """Be a replica without a leader."""
+        """Become a replica without a leader."""
 
     def lead_epoch(self, replid: str) -> None:
         """Begin a new history with this ID, and accept writes. Raises CommandError; nothing has changed then."""
@@ -85,7 +85,7 @@ class GroupMembership(ServerPart):
         self.presence = MemberPresence(services, self.store, self.name, own, config.group_lease, self._lease_changed)
         self.in_sync = InSync(parts, replicas, link, self.presence.valid, self.wake)
         self.phase = "joining"
-        self.problem = ""  # why it is not further, or what is wrong; "": nothing
+        self.problem = ""  # why this member can't continue, or a fault; "": none
         self.leader: LeaderKey | None = None  # as last read
         self.longest_stall = 0.0  # seconds between two turns of the event loop
         self.skews: dict[str, int] = {}  # by member: ms by which its clock is ahead of this one's, when it connected
@@ -141,7 +141,7 @@ class GroupMembership(ServerPart):
         try:
             await self.presence.release()
         except CoordinatorError as error:
-            self._logger.warning(f"The lease of this member can't be ended, it expires: {error}")
+            self._logger.warning(f"The lease of this member can't be revoked and will expire: {error}")
         await self._services.coordinator.close()
 
     def _beat(self) -> None:
@@ -182,7 +182,7 @@ class GroupMembership(ServerPart):
                 wait = await self._step() or 10 * retry  # the watches miss nothing: this is a precaution
                 self.problem = ""
             except CoordinatorError as error:
-                self._note(f"the coordinator {self._config.coordinator} is unavailable, this member waits: {error}")
+                self._note(f"the coordinator {self._config.coordinator} is unavailable; this member waits: {error}")
                 wait = retry / 4
             except (GroupStateError, NameTakenError, CommandError, OSError) as error:
                 self._note(error.text if isinstance(error, CommandError) else str(error))
@@ -211,7 +211,9 @@ class GroupMembership(ServerPart):
             await self.presence.acquire()
         state = await self._joined() if self.phase == "joining" else await self.store.read()
         if state is None:
-            raise GroupStateError("the coordinator has lost the state of the group: restore it from a copy")
+            raise GroupStateError(
+                "the coordinator has lost the state of the group: restore it from a backup of the coordinator"
+            )
         if state.epoch > self._epoch:
             self._epoch = state.epoch
             if state.leader == self.name:
@@ -247,19 +249,19 @@ class GroupMembership(ServerPart):
             if own.group_id:
                 raise GroupStateError(
                     f"the coordinator {self._config.coordinator} has no state of the group {own.group}, to which this"
-                    " data directory belongs: is the URL right? If the state is lost, start the member with the most"
-                    " data first, after the file 'group' in its directory was removed"
+                    " data directory belongs: check the URL. If the state is lost, delete the file 'group' in the"
+                    " directory of the member with the most data, and start this member first"
                 )
             own.save(Path(self._config.dir))  # the ID of the directory: a crash must not change it
             state = document.create(secrets.token_hex(20), self.name, record, self._clock.now())
             if not await store.create(state):
                 self.wake()
                 raise CoordinatorError("another member has created the group at the same time")
-            self._logger.notice(f"The group {own.group} is created, ID {state.group_id}")
+            self._logger.notice(f"Created the group {own.group}, ID {state.group_id}")
         else:
             if own.group_id and own.group_id != state.group_id:
                 raise GroupStateError(
-                    f"the data directory {self._config.dir} belongs to another group of the name {own.group}"
+                    f"the data directory {self._config.dir} belongs to another group with the name {own.group}"
                     f" (ID {own.group_id}, the coordinator has {state.group_id}): choose another dir or another"
                     " coordinator"
                 )
@@ -270,7 +272,7 @@ class GroupMembership(ServerPart):
                 now = self._clock.now()
                 state = document.join(state, self.name, record, now)
                 if weak:
-                    why = "its machine went down, and not every write was synced"
+                    why = "its machine restarted, and some writes may not have been synced"
                     state = document.withdraw(state, self.name, now, why)
                 return state
 
@@ -291,7 +293,7 @@ class GroupMembership(ServerPart):
         self._link.cluster.epoch = state.epoch
         leader = state.members.get(state.leader)
         if self.name not in state.members:
-            raise GroupStateError("this member was removed from the group: stop it, or start it again to join")
+            raise GroupStateError("this member was removed from the group: stop it, or restart it to join again")
         if leader is None:
             raise GroupStateError(f"the leader {state.leader} is not among the members")
         host, _, port = leader.address.rpartition(":")
@@ -312,7 +314,7 @@ class GroupMembership(ServerPart):
     # -- without a leader ----------------------------------------------------------------------------------------
     @property
     def _patience(self) -> float:
-        """The seconds for which a live member is waited for."""
+        """How long candidates wait for a live member, in seconds."""
         return min(PATIENCE * self._config.group_lease / 1000, LONGEST_PATIENCE)
 
     async def _without_leader(self, state: ServerGroupState) -> float:
@@ -340,7 +342,7 @@ class GroupMembership(ServerPart):
         if not self._ticks.writable:
             return "its disk accepts no writes"
         if self._data.disk.scrub.damaged:
-            return "its store is damaged, see the scrub in the log"
+            return "its store is damaged; the log has details (Scrub)"
         return None
 
     async def _campaign(self, state: ServerGroupState) -> None:
@@ -369,7 +371,7 @@ class GroupMembership(ServerPart):
         if key is None:
             return
         self._key = key
-        why = "the previous leader's lease has ended" if state.leader != self.name else "it leads again"
+        why = "the lease of the previous leader has expired" if state.leader != self.name else "it leads again"
 
         def decide(now_at: ServerGroupState) -> ServerGroupState | None:
             if now_at.epoch == epoch and now_at.leader == self.name:
@@ -381,7 +383,7 @@ class GroupMembership(ServerPart):
         await self._lead(await self._certain(lambda: self.store.change(decide)), epoch)
 
     async def _must_wait(self, others: list[str], epoch: int, end: int) -> bool:
-        """Return whether another candidate is better, or a live member has not said yet whether it is."""
+        """Return whether another candidate is better, or a live member has not yet published the length of its log."""
         for name in others:
             found = await self.store.presence(name)
             if found is None:
@@ -392,7 +394,7 @@ class GroupMembership(ServerPart):
         return False
 
     async def _take_over(self, state: ServerGroupState) -> None:
-        """Become the leader that the state names: that of a new group, or the one to which another handed over."""
+        """Become the leader that the state names, because the group is new or the previous leader handed over."""
         lease = self.presence.lease
         if lease is None:
             return
@@ -415,7 +417,7 @@ class GroupMembership(ServerPart):
                 await asyncio.sleep(SHORT_WAIT)
 
     async def _lead(self, state: ServerGroupState | None, epoch: int) -> None:
-        """Lead, if the state names this member and the epoch; otherwise give up the key."""
+        """Lead if the state names this member and the epoch. Delete the key otherwise."""
         if state is None or state.epoch != epoch or state.leader != self.name:
             await self._give_up()
             return
@@ -463,7 +465,7 @@ class GroupMembership(ServerPart):
 
     # -- planned failover ----------------------------------------------------------------------------------------
     def fail_over(self, target: str, timeout_ms: int) -> None:
-        """Hand over to a member of the in-sync set; "": the best one. Raises CommandError."""
+        """Hand over to a member of the in-sync set; "": the most up-to-date one. Raises CommandError."""
         if not self._led or not self.in_sync.leading:
             raise CommandError("ERR FAILOVER is not valid when server is a replica.")
         if self._target:
@@ -472,7 +474,7 @@ class GroupMembership(ServerPart):
         if not connected:
             raise CommandError("ERR FAILOVER requires another connected member in the in-sync set.")
         if target and target not in connected:
-            raise CommandError(f"ERR FAILOVER target must be a connected member of the in-sync set: {target} is none.")
+            raise CommandError(f"ERR FAILOVER target must be a connected member of the in-sync set: {target} is not.")
         best = max(sorted(connected), key=lambda name: connected[name].on_disk)
         self._target = target or best
         self._give_up_at = self._loop.time() + (timeout_ms or self._config.in_sync_timeout) / 1000
@@ -489,7 +491,7 @@ class GroupMembership(ServerPart):
         raise CommandError("ERR FAILOVER target HOST and PORT is not a replica.")
 
     def abort(self, why: str) -> None:
-        """End the handover, and continue to lead. Raises CommandError if none is in progress."""
+        """Abort the planned failover, and continue to lead. Raises CommandError if none is in progress."""
         if not self._target:
             raise CommandError("ERR No failover in progress.")
         self._logger.warning(f"Failover to {self._target} aborted: {why}")
@@ -509,7 +511,7 @@ class GroupMembership(ServerPart):
             self.abort("TIMEOUT has expired")
             return
         if feed is None or target not in self.in_sync.names:
-            self.abort("it is not connected, or not in the in-sync set any more")
+            self.abort("it is disconnected or no longer in the in-sync set")
             return
         settled = not (data.ks.log or self._ticks.stalled or self._ticks.withheld_since() is not None)
         if not settled or feed.on_disk != data.disk.offset:
@@ -527,7 +529,7 @@ class GroupMembership(ServerPart):
         try:
             state = await self._certain(lambda: self.store.change(decide))
         except CoordinatorError:
-            return  # silent, until the next reading shows the outcome
+            return  # no replies are released until the next reading shows the outcome
         if state is None:
             self.in_sync.begin(self.in_sync.names, self.name)
             self.abort("the state of the group has changed")
@@ -569,13 +571,13 @@ class GroupMembership(ServerPart):
 
     # -- events --------------------------------------------------------------------------------------------------
     def heard(self, feed: ReplicaFeed) -> None:
-        """A replica has acknowledged."""
+        """Process an acknowledgement of a replica."""
         self.in_sync.heard(feed)
         if self._target:
             self.wake()
 
     def lost(self, feed: ReplicaFeed) -> None:
-        """The connection to a replica was lost."""
+        """Process the loss of the connection to a replica."""
         self.in_sync.lost(feed)
 
     def may_copy(self, name: str) -> bool:
@@ -583,11 +585,11 @@ class GroupMembership(ServerPart):
         return self.in_sync.may_copy(name)
 
     def connected(self, who: GroupAnnouncement) -> None:
-        """A member has connected."""
+        """Process the connection of a member."""
         self.skews[who.name] = who.now - self._clock.now()
 
     async def remove(self, name: str) -> str:
-        """Remove a member that does not run from the group. Returns the error line, or an empty string."""
+        """Remove a member that is not running from the group. Return the error line, or an empty string."""
         try:
             if await self.store.presence(name) is not None:
                 return f"ERR {name} is running: stop it first"
@@ -601,7 +603,7 @@ class GroupMembership(ServerPart):
         return ""
 
     def removal(self, name: str) -> Callable[[], str | None]:
-        """Start remove(). Returns a function that returns None until it has ended, then its result."""
+        """Start remove(). Return a function that returns None until the removal has ended, then its result."""
         task = self._loop.create_task(self.remove(name))
         task.add_done_callback(lambda _: self.on_result())
         return lambda: task.result() if task.done() else None

@@ -1,7 +1,7 @@
-"""A member's lease, and what it publishes under its name while it lives.
+"""A member's lease, and the data that it publishes under its name while it is alive.
 
-Rule 1: a member has one lease. Its name and, if it leads, the leader's key are bound to it: both vanish together.
-Rule 2: two members can't use one name: the second one waits until the first one's lease has ended.
+Rule 1: a member has one lease. Its name and, if it leads, the leader's key are bound to this lease and expire together.
+Rule 2: two members can't use one name. The second one waits until the lease of the first one has expired.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from respserver.group.states import GroupStore, Presence
 
 
 class NameTakenError(Exception):
-    """Another live member uses the name. The text says which one."""
+    """Another live member uses the name. The text has its address."""
 
 
 class MemberPresence:
@@ -38,12 +38,12 @@ class MemberPresence:
         self._keeper: RenewedLease | None = None
 
     def valid(self) -> bool:
-        """Return whether this member's lease is valid now. It takes no lock and is called at each release."""
+        """Return whether this member's lease is valid now. Called at each release of replies; takes no lock."""
         return self._keeper is not None and self._keeper.valid()
 
     @property
     def held(self) -> bool:
-        """Whether this member has a lease that is not known to be lost, and its name."""
+        """Whether this member has its name, and a lease that is not known to be lost."""
         return self._keeper is not None and not self._keeper.lost and self._version > 0
 
     @property
@@ -94,22 +94,22 @@ class MemberPresence:
             found = await self._store.presence(self._name)
             if found is None:
                 self._version = 0
-                raise CoordinatorError("this member's key has vanished")
+                raise CoordinatorError("the key of this member was deleted")
             if found[0].process != self._own.process:
                 self._version = 0
                 raise NameTakenError(
-                    f"another member with this name is running at {found[0].address}: give this one another name"
-                    " (group-member). If that was this member's previous process, its lease ends within"
+                    f"another member with this name is running at {found[0].address}: set another group-member for this"
+                    " one. If that is the previous process of this member, its lease expires within"
                     f" {self._ms / 1000 + 2:g} s"
                 )
             version = found[1]
             if found[0] != own:
                 self._version = version
-                raise CoordinatorError("this member's key has changed")
+                raise CoordinatorError("the key of this member has changed")
         self._version, self._own = version, own
 
     async def release(self) -> None:
-        """End the lease. Raises CoordinatorError."""
+        """Revoke the lease. Raises CoordinatorError."""
         lease = self.lease
         self._drop()
         if lease is not None:

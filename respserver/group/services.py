@@ -1,4 +1,4 @@
-"""What a member needs from outside: the coordinator, and what keeps its lease. A simulation supplies its own."""
+"""External services of a member: the coordinator, and the renewal of its lease. Simulations supply their own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from respserver.config.config import Config
 
 
 class RenewedLease(Protocol):
-    """What renews a lease: ``coordinator.keeper.LeaseKeeper``."""
+    """Renews a lease: ``coordinator.keeper.LeaseKeeper``."""
 
     @property
     def valid_until(self) -> float:
@@ -20,7 +20,7 @@ class RenewedLease(Protocol):
 
     @property
     def lost(self) -> bool:
-        """Whether the lease is gone for ever."""
+        """Whether the lease has expired or was revoked. It can't become valid again."""
 
     def valid(self) -> bool:
         """Return whether the lease is valid now."""
@@ -29,7 +29,7 @@ class RenewedLease(Protocol):
         """Note that the event loop advances."""
 
     def stop(self) -> None:
-        """End the renewals."""
+        """Stop renewing the lease."""
 
 
 @dataclass(frozen=True)

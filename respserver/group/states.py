@@ -1,4 +1,4 @@
-"""The keys of a group at the coordinator, and the one compare-and-set loop by which its state changes."""
+"""The keys of a group at the coordinator, and the compare-and-set loop that changes its state."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Presence:
     id: str  # of the member's directory
     address: str
     process: str  # identifies one start of the member
-    vacant: int = 0  # the epoch whose leader is gone, for which it is a candidate; 0: it is none
+    vacant: int = 0  # the epoch whose leader it is a candidate to succeed; 0: it is not a candidate
     end: int = 0  # the end of its log then
 
     def encode(self) -> bytes:
@@ -68,14 +68,16 @@ class GroupStore:
     ) -> ServerGroupState | None:
         """Change the state by compare-and-set. Returns the new state, or None if ``decide`` returned None.
 
-        ``decide`` is called again with a newer state after a conflict. ``sending`` is called with the wanted state and
-        the version that it replaces, before it is sent. Raises CoordinatorError: the outcome is unknown. Raises
-        GroupStateError, also those of ``decide``.
+        ``decide`` is called again with a newer state after a conflict. ``sending`` is called before the change is sent,
+        with the new state and the version that it replaces. Raises CoordinatorError if the outcome is unknown. Raises
+        GroupStateError if the state is missing or invalid, or if ``decide`` does.
         """
         for _ in range(TRIES):
             state = await self.read()
             if state is None:
-                raise GroupStateError("the coordinator has lost the state of the group: restore it from a copy")
+                raise GroupStateError(
+                    "the coordinator has lost the state of the group: restore it from a backup of the coordinator"
+                )
             wanted = decide(state)
             if wanted is None or wanted == state:
                 return None if wanted is None else state
@@ -85,10 +87,10 @@ class GroupStore:
             if version is not None:
                 self.state, self.version = wanted, version
                 return wanted
-        raise CoordinatorError("the state of the group changes all the time")
+        raise CoordinatorError(f"the state of the group changed {TRIES} times before it could be updated")
 
     async def create(self, state: ServerGroupState) -> bool:
-        """Create the state of a new group. False: another member has created it. Raises CoordinatorError."""
+        """Create the state of a new group. Return False if another member has created it. Raises CoordinatorError."""
         version = await self.coordinator.swap(self.state_key, state.encode(), 0)
         if version is not None:
             self.state, self.version = state, version
@@ -96,7 +98,7 @@ class GroupStore:
 
     # -- the leader ----------------------------------------------------------------------------------------------
     async def leader(self) -> LeaderKey | None:
-        """Return who leads; None if nobody does. Raises CoordinatorError."""
+        """Return the leader; None if there is none. Raises CoordinatorError."""
         found = await self.coordinator.get(self.leader_key)
         if found is None:
             return None
@@ -104,7 +106,7 @@ class GroupStore:
         return LeaderKey(str(value.get("name")), int(value.get("epoch", 0)), found.version)
 
     async def take_lead(self, name: str, epoch: int, lease: Lease) -> int | None:
-        """Create the leader's key with a lease; return its version, or None if somebody leads. Raises
+        """Create the leader's key with a lease. Return its version, or None if there is a leader. Raises
         CoordinatorError."""
         value = json.dumps({"name": name, "epoch": epoch}).encode()
         return await self.coordinator.swap(self.leader_key, value, 0, lease)
@@ -118,7 +120,7 @@ class GroupStore:
         return f"{self._top}/members/{name}"
 
     async def presence(self, name: str) -> tuple[Presence, int] | None:
-        """Return what a live member has published, and the version of its key; None if it is not there. Raises
+        """Return the published data of a live member and the version of its key; None if the key does not exist. Raises
         CoordinatorError."""
         found = await self.coordinator.get(self._member_key(name))
         if found is None:
@@ -130,13 +132,13 @@ class GroupStore:
             return Presence(str(value.get("id")), str(value.get("address")), str(value.get("process"))), found.version
 
     async def publish(self, name: str, presence: Presence, version: int, lease: Lease) -> int | None:
-        """Create (version 0) or change a member's key; return its version, None after a conflict. Raises
+        """Create (version 0) or change a member's key. Return its version, or None after a conflict. Raises
         CoordinatorError."""
         return await self.coordinator.swap(self._member_key(name), presence.encode(), version, lease)
 
 
 def _parsed(value: bytes) -> dict[str, Any]:
-    """Parse a JSON object; {} if it is none."""
+    """Parse a JSON object. Return {} if the value is not one."""
     try:
         found = json.loads(value)
     except ValueError:

@@ -1,6 +1,6 @@
-"""The status of a server group, as one member sees it: one JSON document for TMEMBER STATUS.
+"""The status of a server group as one member knows it: one JSON document for TMEMBER STATUS.
 
-Only the leader knows how far the other members are. The document names the leader's address.
+Only the leader knows the log offsets of the other members. The document contains the leader's address.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def describe(group: GroupMembership) -> dict[str, object]:
 
 
 def _member(group: GroupMembership, state: ServerGroupState, name: str) -> dict[str, object]:
-    """Return one member. Its offset and lag are known to the leader, and to the member itself."""
+    """Return one member. Only the leader and the member itself know its offset and lag."""
     record, in_sync = state.members[name], group.in_sync
     found: dict[str, Any] = {
         "name": name, "address": record.address, "id": record.id, "version": record.version,
@@ -94,7 +94,7 @@ def _as_leader_sees(in_sync: InSync, name: str, end: int) -> dict[str, object]:
 
 
 def _warnings(group: GroupMembership) -> list[str]:
-    """Return what the operator should know."""
+    """Return the warnings for the operator."""
     state, config = group.store.state, group.config
     found = []
     lease = config.group_lease
@@ -109,7 +109,7 @@ def _warnings(group: GroupMembership) -> list[str]:
     if config.replica_acks == INSYNC and config.min_in_sync > count:
         found.append(
             f"min-in-sync is {config.min_in_sync}, and the group has {count} member{'s' if count > 1 else ''}: writes"
-            " fail with NOREPLICAS until there are more, or min-in-sync is lower"
+            " fail with NOREPLICAS until you start more members or lower min-in-sync"
         )
     elif config.replica_acks == INSYNC and config.min_in_sync > len(state.in_sync):
         found.append(
@@ -123,12 +123,12 @@ def _warnings(group: GroupMembership) -> list[str]:
         versions.setdefault(state.members[name].version, []).append(name)
     if len(versions) > 1:
         which = "; ".join(f"{version}: {', '.join(names)}" for version, names in sorted(versions.items()))
-        found.append(f"the members run different versions ({which}), which is meant for the time of an upgrade only")
+        found.append(f"the members run different versions ({which}): complete the upgrade")
     for name, skew in sorted(group.skews.items()):
         if abs(skew) > SKEW:
             found.append(
-                f"the clock of {name} is {abs(skew)} ms {'ahead' if skew > 0 else 'behind'}: allowed, because leases"
-                " count durations. A clock whose seconds are more than 5 % longer or shorter is not allowed; after a"
-                " failover, IDs and times to live follow the new leader's clock"
+                f"the clock of {name} is {abs(skew)} ms {'ahead' if skew > 0 else 'behind'}. This is allowed, because"
+                " leases measure durations, but clocks must not differ in speed by more than 5 %. After a failover, IDs"
+                " and times to live follow the new leader's clock"
             )
     return found

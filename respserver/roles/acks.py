@@ -52,9 +52,11 @@ class NumberedAcks(ServerPart, Confirmation):
         """Apply a change of ``replica-acks``. Raises ValueError."""
         number, group = self._config.replica_acks, self._config.group
         if number == INSYNC and not group:
-            raise ValueError("insync needs a server group (group): else set a number of replicas")
+            raise ValueError(
+                "insync needs a server group (directives group and coordinator); set a number of replicas instead"
+            )
         if number > 0 and group:
-            raise ValueError("it is insync or 0 in a server group, not a number of replicas")
+            raise ValueError("it must be insync or 0 in a server group")
         if self._config.replica_acks != self._number:
             self._number = self._config.replica_acks
             self._replicas.ask()  # also tells the replicas whether to acknowledge each tick

@@ -232,9 +232,7 @@ class Replicas(ServerPart):
         if offset < 0:
             self._check_format(session, self.disk.store.format)
             if name and self.group is not None and not self.group.may_copy(name):
-                raise CommandError(
-                    f"ERR {name} needs a copy, so it must leave the in-sync set first: it connects again shortly"
-                )
+                raise CommandError(f"ERR {name} needs a copy and must first leave the in-sync set; it will reconnect")
         host = who.host or session.addr.rpartition(":")[0].strip("[]")
         reads = formats.FORMAT if who.copy_only else who.reads
         delta = who.delta and not who.copy_only
@@ -263,13 +261,13 @@ class Replicas(ServerPart):
             self._logger.notice(f"Replica {host}:{who.port} requests synchronization: {kind}")
 
     def _member_name(self, who: Announcement) -> str:
-        """Return the name of a member of this server's group; "" if it is none. Raises CommandError for a member of
-        another group."""
+        """Return the name of a replica that is a member of this server's group; "" if it is in no group. Raises
+        CommandError for a member of another group."""
         if who.group is None or who.copy_only:
             return ""
         if who.group.group_id != self.group_id:
             mine = f"of the group {self.group_id}" if self.group_id else "of no group"
-            raise CommandError(f"ERR this server is a member {mine}, and the replica of {who.group.group_id}")
+            raise CommandError(f"ERR the replica is a member of the group {who.group.group_id}, this server {mine}")
         if self.group is not None:
             self.group.connected(who.group)
         return who.group.name

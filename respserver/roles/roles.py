@@ -43,7 +43,7 @@ class GroupFailover(Protocol):
 
 
 def _decided(group: str) -> str:
-    return f"ERR this server is a member of the group {group}, whose coordinator decides who leads: use FAILOVER"
+    return f"ERR this server is a member of the group {group}, whose coordinator determines the leader: use FAILOVER"
 
 
 class Roles(ServerPart):
@@ -124,7 +124,9 @@ class Roles(ServerPart):
 
     def _demote(self) -> None:
         """Become a replica, as a former leader."""
-        self._ticks.cut_withheld("this server is a replica now, and its command may be lost (replica-acks)")
+        self._ticks.cut_withheld(
+            "this server is a replica now, and the outcome of its command is unknown (replica-acks)"
+        )
         self._set_follower(True)
         self._acks.demoted()
         if self._cluster.enabled and self._config.replicaof:
@@ -156,7 +158,7 @@ class Roles(ServerPart):
         self._cluster.followed()
         if not self._data.follower:
             self._demote()
-            self._replicas.drop_all("this server does not lead any more")
+            self._replicas.drop_all("this server is no longer the leader")
         self.set_gates()
 
     def lead_epoch(self, replid: str) -> None:
@@ -235,9 +237,7 @@ class Roles(ServerPart):
                 raise CommandError("ERR FAILOVER target HOST and PORT is not a replica.")
             if feeds[0].state != "online":
                 raise CommandError("ERR FAILOVER target replica is not online.")
-        self._failover = Failover(
-            self._parts, self, self._pauses, self._replicas, target, timeout_ms, force
-        )
+        self._failover = Failover(self._parts, self, self._pauses, self._replicas, target, timeout_ms, force)
 
     def failover_abort(self) -> None:
         if self.group is not None:

@@ -194,7 +194,7 @@ def refused(members: Group, match: str, **config: object) -> None:
 
 
 def test_settings_that_contradict_each_other(group: Group) -> None:
-    refused(group, "group and coordinator are set together", coordinator="")
+    refused(group, "group and coordinator must be set together", coordinator="")
     refused(group, "is not the URL of a coordinator", coordinator="zoo://x")
     refused(group, "replicaof can't be set in a server group", replicaof="127.0.0.1 6379")
     refused(group, "insync or 0 in a server group", replica_acks=2)
@@ -288,7 +288,7 @@ def test_a_coordinator_that_is_away(servers: Cluster, tmp_path_factory: pytest.T
             wait_until(lambda: status(leader)["withheld_clients"] == 1, "a leader without a lease is silent")
             assert raw.nothing_yet()
         late = group.add()
-        wait_until(lambda: "is unavailable, this member waits" in status(late)["problem"], "it says so")
+        wait_until(lambda: "is unavailable; this member waits" in status(late)["problem"], "it says so")
     finally:
         if not closed:
             etcd.close()

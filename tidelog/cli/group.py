@@ -27,13 +27,13 @@ def group_commands() -> None:
     """Inspect and control a server group.
 
     \b
-      tidelog group status                    members, in-sync set, lag, and the last changes
-      tidelog group status --watch
-      tidelog group failover                  hand over to another member
-      tidelog group failover host:7002
-      tidelog group remove host:7003          forget a member that does not run any more
+      tidelog group status                    show members, in-sync set, lag, and recent changes
+      tidelog group status --watch            refresh the output
+      tidelog group failover                  hand over leadership to another member
+      tidelog group failover host:7002        hand over leadership to this member
+      tidelog group remove host:7003          remove a member that is no longer running
 
-    --url names any member, or several: redis://a,b,c. The leader is found from there.
+    --url can name any member, or several members: redis://a,b,c. The command finds the leader.
     """
 
 
@@ -41,11 +41,14 @@ def group_commands() -> None:
 @url_option
 @status_options
 def status(url: str, watch: bool, interval: float, as_json: bool) -> None:
-    """Show the members of a server group, as its leader sees them; without a leader, as one member sees them.
+    """Show the members of a server group.
+
+    The leader reports the status. If the leader can't be reached, the first member that replies reports it.
 
     \b
-    in sync   the member has everything that was acknowledged, and can become the leader
-    lag       bytes of the log that it does not have on disk yet, and since when
+    in sync   the member has all acknowledged data, and can become the leader
+    lag       size of the part of the log that the member does not have on disk
+    since     time since the member last had the whole log
     """
     members = Members(url)
     show_status(StatusOptions(watch, interval, as_json), members.status, print_group, json.dumps)
@@ -54,30 +57,33 @@ def status(url: str, watch: bool, interval: float, as_json: bool) -> None:
 @group_commands.command()
 @click.argument("member", default="")
 @url_option
-@click.option("--timeout", type=click.IntRange(1), metavar="MS", help="Give up after this time.")
+@click.option(
+    "--timeout", type=click.IntRange(1), metavar="MS", help="Abort the failover after this time in milliseconds."
+)
 def failover(member: str, url: str, timeout: int | None) -> None:
-    """Hand over the lead to MEMBER, or to the member that is best prepared, as soon as it has all writes.
+    """Hand over leadership to MEMBER, or by default to the most up-to-date member.
 
-    New writes wait in the meantime, for some milliseconds. The status shows the result.
+    The leader hands over as soon as that member has all writes. New writes wait in the meantime, normally for some
+    milliseconds. "tidelog group status" shows the result.
     """
     words: list[str | int] = ["TMEMBER", "FAILOVER"]
     words += ["TO", member] if member else []
     words += ["TIMEOUT", timeout] if timeout else []
-    Members(url).tell_leader(*words)
-    echo("the failover has begun; see: tidelog group status")
+    Members(url).send_to_leader(*words)
+    echo("failover started; to see the result: tidelog group status")
 
 
 @group_commands.command()
 @click.argument("member")
 @url_option
 def remove(member: str, url: str) -> None:
-    """Forget MEMBER, which does not run any more. Its name can then be used by another member."""
-    Members(url).tell_leader("TMEMBER", "REMOVE", member)
-    echo(f"{member} is no member any more")
+    """Remove MEMBER, which must not be running. Another member can then use its name."""
+    Members(url).send_to_leader("TMEMBER", "REMOVE", member)
+    echo(f"{member} was removed from the group")
 
 
 class Members:
-    """The members that a URL names. The leader is asked if it can be reached."""
+    """The members that a URL names. Requests are sent to the leader if it can be reached."""
 
     def __init__(self, url: str) -> None:
         try:
@@ -86,18 +92,18 @@ class Members:
             raise click.UsageError(str(error)) from None
 
     def status(self) -> dict[str, Any]:
-        """Return the status as the leader sees it, otherwise as the first member sees it that answers."""
+        """Return the status from the leader, or from the first member that replies if the leader can't be reached."""
         return self._leader_and_status()[1]
 
-    def tell_leader(self, *words: str | int) -> None:
+    def send_to_leader(self, *words: str | int) -> None:
         """Send a command to the leader."""
         url, seen = self._leader_and_status()
         if seen["phase"] != "leading":
-            raise click.ClickException(f"{seen['group']} has no leader that can be reached: see tidelog group status")
+            raise click.ClickException(f"group {seen['group']} has no reachable leader; see: tidelog group status")
         self._ask(url, *words)
 
     def _leader_and_status(self) -> tuple[str, dict[str, Any]]:
-        problem = "no server is named"
+        problem = "the URL names no server"
         for url in self._access.urls:
             try:
                 seen = self._status(url)

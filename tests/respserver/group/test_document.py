@@ -98,7 +98,7 @@ def test_a_damaged_state(text: bytes) -> None:
 
 def test_a_newer_format() -> None:
     text = json.dumps({**json.loads(group("m1").encode()), "format": 2}).encode()
-    with pytest.raises(GroupStateError, match=r"of format 2, .* knows format 1: upgrade this member"):
+    with pytest.raises(GroupStateError, match=r"has format 2, .* only format 1: upgrade this member"):
         document.decode(text)
 
 
