@@ -151,7 +151,12 @@ def hand_over(state: ServerGroupState, to: str, now: int, why: str) -> ServerGro
 
 
 def set_in_sync(state: ServerGroupState, names: Iterable[str], now: int, why: str) -> ServerGroupState:
-    """Replace the in-sync set, as the leader requests. Names of non-members are ignored. The leader is always in it."""
+    """Replace the in-sync set, as the leader requests. Names of non-members are ignored. The leader stays in the set.
+
+    Nothing changes if the leader is not in the set: it has lost its data, and another member will be elected.
+    """
+    if state.leader not in state.in_sync:
+        return state
     wanted = tuple(sorted({state.leader, *(name for name in names if name in state.members)}))
     if wanted == state.in_sync:
         return state
@@ -176,6 +181,11 @@ def remove(state: ServerGroupState, name: str, now: int) -> ServerGroupState:
         raise GroupStateError(f"{name} is the leader: hand over first (tidelog group failover)")
     members = {each: record for each, record in state.members.items() if each != name}
     in_sync = tuple(each for each in state.in_sync if each != name)
+    if not in_sync:
+        raise GroupStateError(
+            f"{name} is the only member in sync, so only it has all acknowledged data: start it, or start a new group under"
+            " another name"
+        )
     return _changed(
         replace(state, members=members, in_sync=in_sync), now, f"{name} was removed", "tidelog group remove"
     )

@@ -82,6 +82,19 @@ def test_removal() -> None:
         document.remove(state, "m1", 5)
 
 
+def test_the_only_member_in_sync_is_not_removed() -> None:
+    """The leader has lost its disk, and the other member is stopped: the set would be empty, and nobody could lead."""
+    state = document.join(group("m1", "m2"), "m1", record("m1", 1), 4)
+    assert (state.leader, state.in_sync) == ("m1", ("m2",))
+    with pytest.raises(GroupStateError, match="m2 is the only member in sync, so only it has all acknowledged data"):
+        document.remove(state, "m2", 5)
+
+
+def test_a_leader_without_its_data_does_not_return_to_the_set() -> None:
+    state = document.join(group("m1", "m2"), "m1", record("m1", 1), 4)
+    assert document.set_in_sync(state, ["m1", "m2"], 5, "a test") == state
+
+
 def test_the_last_member_in_sync_stays() -> None:
     state = group("m1", "m2", in_sync=("m1",))
     assert document.withdraw(state, "m1", 4, "a test") is state
