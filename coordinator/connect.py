@@ -1,4 +1,4 @@
-"""A coordinator by its URL.
+"""Returns the coordinator for a URL.
 
     file:///var/lib/tide           a directory, for members on one machine
     etcd://host:2379,host:2379     an etcd cluster (`etcd` lists the options)

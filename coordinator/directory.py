@@ -1,12 +1,12 @@
 """The coordinator `file:`, for members on one machine: a directory (``filesystem`` draws it).
 
 Rule 1: A key and a lease are versions (``versions``): compare-and-set is the creation of the next one.
-Rule 2: A lease is dead when its last version says so, or when it is gone. Who finds a lease expired, or the lock
-        beside it free, first creates this last version. A renewal that comes later fails, so a lease stays dead.
+Rule 2: A lease is dead if its last version is marked as dead, or if it does not exist. A process that finds an expired
+        lease, or a free lock of a lease, first creates this last version. Later renewals fail, so a lease remains dead.
 Rule 3: A key that is bound to a dead lease is deleted by its first reader.
 Rule 4: Keys are synced to disk. Leases are not: they do not outlast the boot that their directory is named for.
 
-The holder of a lease also holds a kernel lock (flock) on a file beside the lease. The kernel releases the lock when the
+The holder of a lease also has a kernel lock (flock) on a file next to the lease. The kernel releases the lock when the
 process exits, so the key of a killed leader is deleted at the next poll of a watch. A stopped process keeps its lock.
 Its key is deleted when the lease expires, by CLOCK_BOOTTIME.
 
@@ -137,7 +137,7 @@ class DirectoryCoordinator:
         """Execute a call; convert the errors of the disk."""
         try:
             if filesystem.identity(self._path) != self._identity:
-                raise CoordinatorError(f"{self._path} was replaced while it was in use: start the members again")
+                raise CoordinatorError(f"{self._path} was replaced while it was in use: restart the members")
             return call()
         except FileNotFoundError as error:
             raise CoordinatorError(f"{self._path} was removed while it was in use ({error.filename})") from error
@@ -145,7 +145,7 @@ class DirectoryCoordinator:
             raise CoordinatorError(f"{self._path}: {error.strerror}") from error
         except versions.DamagedFileError as error:
             raise CoordinatorError(
-                f"{error}: stop all members of the group, and restore {self._path} from a copy"
+                f"{error}: stop all members of the group, and restore {self._path} from a backup"
             ) from error
 
     def _get(self, key: str) -> Versioned | None:

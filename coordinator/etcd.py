@@ -1,4 +1,4 @@
-"""The coordinator `etcd:`, by the JSON gateway of etcd 3.4 and later.
+"""The coordinator `etcd:`, which uses the JSON gateway of etcd 3.4 and later.
 
     etcd://[USER:PASSWORD@]HOST[:PORT],HOST[:PORT],...[?ca=FILE&cert=FILE&key=FILE&tls=yes&password-file=FILE]
 
@@ -8,7 +8,7 @@ Rule 3: A swap whose request may have been sent is not repeated: its outcome is 
 Rule 4: A watch continues after the last revision that it knows, so a new connection misses nothing. It connects again,
         to the next endpoint, when nothing has come for five timeouts: a stopped etcd keeps its connections open.
 
-etcd counts leases in whole seconds, of which it grants at least two: keys vanish up to two seconds later than asked.
+etcd grants leases in whole seconds, with a minimum of two seconds. Keys are therefore deleted up to two seconds late.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _REFUSED: Final = ("invalid auth token", "revision of auth store is old")  # a n
 
 @dataclass(frozen=True)
 class EtcdAddress:
-    """What the URL says."""
+    """The parts of the URL."""
 
     endpoints: tuple[tuple[str, int], ...]
     user: str = ""
@@ -74,9 +74,9 @@ def address(rest: str) -> EtcdAddress:
         if name in options and not os.access(options[name], os.R_OK):
             raise CoordinatorConfigError(f"etcd: the file {options[name]!r} ({name}) cannot be read")
     if ("cert" in options) != ("key" in options):
-        raise CoordinatorConfigError("etcd: cert and key are named together")
+        raise CoordinatorConfigError("etcd: cert and key must be set together")
     if options.get("tls", "yes") not in ("yes", "no"):
-        raise CoordinatorConfigError(f"etcd: tls is yes or no, not {options['tls']!r}")
+        raise CoordinatorConfigError(f"etcd: tls must be yes or no, not {options['tls']!r}")
     if "password-file" in options:
         password = Path(options["password-file"]).read_text(encoding="utf-8").rstrip("\n")
     tls = options.get("tls", "yes" if {"ca", "cert"} & set(options) else "no") == "yes"
@@ -93,7 +93,7 @@ def _endpoint(text: str) -> tuple[str, int]:
             return parts.hostname, parts.port or PORT
     except ValueError:
         pass
-    raise CoordinatorConfigError(f"etcd: {text!r} is no host: write etcd://host:2379,host:2379")
+    raise CoordinatorConfigError(f"etcd: {text!r} is not a host: write etcd://host:2379,host:2379")
 
 
 class EtcdCoordinator:

@@ -25,7 +25,7 @@ FORMAT: Final = "format"
 _MARK: Final = re.compile(r"tidelog coordinator (\d+) ([0-9a-f]{32})\n?")
 _ABANDONED: Final = 60.0  # seconds after which a file that is being written belongs to a process that has died
 
-# Machines that share one of these would share no clock, and each would take the leases of the others for expired.
+# Machines that share one of these have different boot clocks, so each would consider the leases of the others expired.
 _NETWORK: Final = {
     "9p", "afs", "beegfs", "ceph", "cifs", "coda", "fuse.ceph", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs", "gfs2",
     "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "smb3", "smbfs", "virtiofs",
@@ -33,7 +33,7 @@ _NETWORK: Final = {
 
 
 def prepare(directory: Path) -> None:
-    """Create what is missing in a coordinator's directory. Raises CoordinatorConfigError if it cannot be used."""
+    """Create missing parts of a coordinator's directory. Raises CoordinatorConfigError if it cannot be used."""
     try:
         if not directory.parent.is_dir():
             raise CoordinatorConfigError(f"{directory}: the directory {directory.parent} does not exist: create it")
@@ -42,7 +42,7 @@ def prepare(directory: Path) -> None:
         if kind in _NETWORK:
             raise CoordinatorConfigError(
                 f"{directory} is on a network file system ({kind}), whose machines share no clock: "
-                "name a local directory, or use etcd://"
+                "use a local directory or etcd://"
             )
         _mark(directory)
         for name in ("keys", "leases"):
@@ -50,7 +50,7 @@ def prepare(directory: Path) -> None:
         _check_access(directory)
         _remove_abandoned(directory)
     except FileExistsError:
-        raise CoordinatorConfigError(f"{directory} is not a directory: name a directory") from None
+        raise CoordinatorConfigError(f"{directory} is not a directory: use a directory") from None
     except OSError as error:
         raise CoordinatorConfigError(
             f"{directory} cannot be used: {error.strerror}: run all members as one user that may write there"
@@ -70,7 +70,7 @@ def _mark(directory: Path) -> None:
         foreign = sorted(name for name in os.listdir(directory) if not name.startswith(NEW))
         if foreign and not path.exists():  # another member may have created it since
             raise CoordinatorConfigError(
-                f"{directory} has files of something else ({foreign[0]}): name an empty or a new directory"
+                f"{directory} has files that are not a coordinator's ({foreign[0]}): use an empty or new directory"
             )
         new = directory / f"{NEW}{secrets.token_hex(8)}"
         try:
@@ -87,9 +87,9 @@ def _mark(directory: Path) -> None:
             new.unlink(missing_ok=True)
     found = _MARK.fullmatch(path.read_text(encoding="ascii", errors="replace"))
     if found is None:
-        raise CoordinatorConfigError(f"{path} is damaged: restore the directory from a copy, or name a new one")
+        raise CoordinatorConfigError(f"{path} is damaged: restore the directory from a backup, or use a new one")
     if found[1] != "1":
-        raise CoordinatorConfigError(f"{path} names the format {found[1]}, which a newer tidelog wrote: use that one")
+        raise CoordinatorConfigError(f"{path} has format {found[1]} of a newer version of tidelog: use that version")
 
 
 def _check_access(directory: Path) -> None:

@@ -1,11 +1,12 @@
-"""What all coordinators have in common: the calls, their results and errors.
+"""The interface of all coordinators: calls, results and errors.
 
 Rule 1: Versions only increase. A key that was deleted and created again has a higher version than before.
-Rule 2: What one caller has seen, all later calls see. A key that has vanished with its lease does not come back.
-Rule 3: A call that raises CoordinatorError may have had its effect. The caller reads again and decides again.
+Rule 2: After a call has returned a state, all later calls return this state or a newer one. A key that was deleted with
+its lease does not reappear.
+Rule 3: A call that raises CoordinatorError may have taken effect. The caller reads again and decides again.
 
-The calls are what etcd, a directory and a Kubernetes Lease object can all provide (there, the version is the object's
-resourceVersion, and a lease is its renewTime). They are asynchronous: simulations run in one event loop, without
+etcd, a directory, and a Kubernetes Lease object can all provide these calls. With a Lease object, the version is its
+resourceVersion, and a lease is its renewTime. The calls are asynchronous, so simulations run in one event loop without
 threads.
 """
 
@@ -17,15 +18,15 @@ from typing import NamedTuple, Protocol
 
 
 class CoordinatorError(Exception):
-    """The coordinator did not answer, or not as it should. The outcome of the call is unknown."""
+    """The coordinator sent no reply, or an invalid one. The outcome of the call is unknown."""
 
 
 class LeaseGoneError(CoordinatorError):
-    """The lease that a swap should bind its key to is gone. The swap changed nothing."""
+    """The lease of a swap has expired or was revoked. The swap changed nothing."""
 
 
 class CoordinatorConfigError(Exception):
-    """The URL of a coordinator, or what it names, cannot be used. The text names the remedy."""
+    """The URL of a coordinator or its target cannot be used. The text names the remedy."""
 
 
 class Versioned(NamedTuple):
@@ -37,18 +38,18 @@ class Versioned(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A lease: the keys that are bound to it vanish when it is not kept for its duration."""
+    """A lease. The keys that are bound to it are deleted if it is not renewed for its duration."""
 
     id: str
-    ms: int  # its holder can rely on this duration after each grant and keep; keys may vanish a little later
+    ms: int  # the minimum duration after each grant and renewal; keys may be deleted slightly later
 
 
 class Watch(Protocol):
     """Notifies of changes of one key. One coroutine at a time may wait.
 
-    The first notification comes when the watch has begun: a caller that reads the key after each notification misses
-    no change. Several changes may cause one notification, and a notification may come without a change. While the
-    coordinator cannot be reached, the watch waits and tries again; at least one notification follows.
+    The watch sends the first notification when it has begun, so a caller that reads the key after each notification
+    misses no change. Several changes may cause one notification, and a notification may be sent without a change. While
+    the coordinator cannot be reached, the watch retries. It then sends at least one notification.
     """
 
     def __aiter__(self) -> AsyncIterator[None]:
@@ -65,31 +66,31 @@ class Watch(Protocol):
 
 
 class Coordinator(Protocol):
-    """The calls of a coordinator. Each raises CoordinatorError after at most the time that ``connect`` was given."""
+    """The calls of a coordinator. Each raises CoordinatorError at the latest after the timeout of ``connect``."""
 
     async def get(self, key: str) -> Versioned | None:
         """Return the value of a key; None if it does not exist."""
         ...
 
     async def swap(self, key: str, value: bytes | None, version: int, lease: Lease | None = None) -> int | None:
-        """Change a key if it has a version; return its new version, or None if it has another one.
+        """Change a key if it has this version. Return its new version, or None if it has a different version.
 
         Version 0 means that the key does not exist. Value None deletes the key (ValueError with version 0). With a
-        lease, the key vanishes when the lease does; without one, the key is no longer bound. Raises LeaseGoneError if
-        the lease is gone.
+        lease, the key is deleted when the lease expires or is revoked. Without one, the key is no longer bound. Raises
+        LeaseGoneError if the lease has expired or was revoked.
         """
         ...
 
     async def grant(self, ms: int) -> Lease:
-        """Return a new lease of ``ms`` milliseconds. Its time counts from the call at the earliest."""
+        """Return a new lease of ``ms`` milliseconds. Its time begins with the call or later."""
         ...
 
     async def keep(self, lease: Lease) -> bool:
-        """Renew a lease for its duration, from the call or later. Returns False if it has expired or was revoked."""
+        """Renew a lease for its duration, from the call or later. Return False if it has expired or was revoked."""
         ...
 
     async def revoke(self, lease: Lease) -> None:
-        """End a lease: its keys vanish at once. Nothing happens if it is gone."""
+        """Revoke a lease and delete its keys. Do nothing if the lease has already expired."""
         ...
 
     def watch(self, key: str) -> Watch:
@@ -97,5 +98,5 @@ class Coordinator(Protocol):
         ...
 
     async def close(self) -> None:
-        """End all watches, and free sockets and files. Leases that were granted here may end at once."""
+        """End all watches, and free sockets and files. Leases that were granted here may expire immediately."""
         ...

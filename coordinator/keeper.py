@@ -1,8 +1,8 @@
 """Renews the lease of a leader in a thread, while the server's event loop advances.
 
-The thread has its own event loop and its own connection to the coordinator: neither waits for commands. The server's
-loop calls ``beat`` at least twice per renewal (a tenth of the lease), and reads ``valid`` where replies leave the
-server. Both are an attribute access: they need no lock.
+The thread has its own event loop and its own connection to the coordinator, so commands do not delay renewals. The
+server's loop calls ``beat`` at least twice per renewal (a tenth of the lease), and ``valid`` before it sends replies.
+Both only access an attribute and need no lock.
 
 ``keep_renewing`` is the same without a thread, for a simulation.
 """
@@ -75,15 +75,15 @@ class LeaseKeeper:
 
     @property
     def lost(self) -> bool:
-        """Whether the coordinator has said that the lease is gone. It is not renewed any more."""
+        """Whether the coordinator has reported that the lease is lost. It is no longer renewed."""
         return self._renewals.lost
 
     def beat(self) -> None:
-        """The event loop advances."""
+        """Note that the event loop advances."""
         self._beats += 1
 
     def stop(self) -> None:
-        """End the thread; wait for it. The lease is not revoked."""
+        """Stop the thread and wait for its end. The lease is not revoked."""
         self._started.wait()
         loop, task = self._loop, self._task
         if loop is not None and task is not None and self._thread.is_alive():

@@ -6,7 +6,7 @@ Rule 1: A lease is valid until ``sent + duration - margin``. ``sent`` is read be
 Rule 2: Five renewals are sent per duration, and only while the event loop advances: its counter must have moved since
         the last renewal that was sent. The lease of a leader whose event loop hangs expires.
 Rule 3: A renewal of unknown outcome does not count. The next is sent after a quarter of the interval.
-Rule 4: A lease that is lost is never valid again.
+Rule 4: A lost lease is never valid again.
 
 Times are seconds of a clock that continues while the machine is suspended (``clock.boottime``).
 """
@@ -41,7 +41,7 @@ class Renewals:
         return self.interval / _CHECKS if counter == self._counter else 0.0
 
     def send(self, now: float, counter: int) -> None:
-        """A renewal is sent now."""
+        """Record that a renewal is being sent."""
         self._sent = now
         self._counter = counter
         self._next = now + self.interval

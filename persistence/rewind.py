@@ -1,12 +1,13 @@
-"""Rewinding: deletes the end of the log of a directory that no server has open, so that another history can continue
-from there.
+"""Rewinding: deletes the end of the log of a data directory, so that another history can continue at the new end.
 
-    1  the journal takes the frames of the WAL
+No server may have the directory open.
+
+    1  the frames of the WAL are moved to the journal
     2  an empty WAL replaces the old one, whose frames could follow the new end of the log; its note has the new end
-    3  one transaction of the journal deletes all records from the new end on
+    3  one transaction of the journal deletes all records after the new end
 
-Rule: after each step, a start finds a valid log: the whole log before step 3, and the rewound one after it. If the
-store has effects of records after the new end, nothing changes.
+Rule: a crash after any step leaves a valid log: the whole log before step 3, and the shortened log after it. If the
+store includes effects of records after the new end, nothing changes.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from persistence.wal import Wal, create
 
 
 def rewind(directory: Path, offset: int) -> int:
-    """Delete all records from log offset ``offset`` on. Returns the size of the deleted records in bytes.
+    """Delete all records from log offset ``offset`` on. Return the size of the deleted records in bytes.
 
-    Raises OSError and CorruptError, and GoneError if no record begins at the offset or the store is beyond it; the log
-    is then unchanged. After an OSError, the records may have been deleted.
+    Raises GoneError if no record begins at the offset or the store has advanced beyond it, and CorruptError. The log is
+    unchanged in these cases. Raises OSError; the records may have been deleted then.
     """
     lock = datadir.lock(directory)
     try:

@@ -1,14 +1,14 @@
-"""The scrub: reads and verifies the whole store, while the server runs, with damage as its result.
+"""The scrub: reads and verifies the whole store while the server runs, and reports damage.
 
-Rule 1: each step reads at most a given number of bytes (at least one entry) in a read transaction of its own, which
-ends before the entries are verified. A long transaction would keep LMDB from reusing pages.
-Rule 2: everything is read with plain reads (``lmdbreads``), so that damage never ends the process.
-Rule 3: damage is known until the same entry is read again and is sound, or is gone. This is checked after each
-checkpoint, and at the start. Known damage and the position survive a restart.
+Rule 1: each step reads a limited number of bytes, but at least one entry, in a separate read transaction. The
+transaction ends before the entries are verified, because a long transaction prevents LMDB from reusing pages.
+Rule 2: all data is read with read() and not through mmap (``lmdbreads``), so damage never terminates the process.
+Rule 3: damage remains recorded until the entry is read again and is intact, or was deleted. The scrub checks this
+after each checkpoint and at the start. Recorded damage and the position survive a restart.
 Rule 4: an entry counts as at least SMALLEST bytes, because verifying it takes some microseconds however small it is.
 
-A pass begins a day after the previous one began. The first one begins a day after the directory was created. A step
-reads what the kernel has cached from its cache: damage on the disk is detected once the kernel reads it again.
+A pass begins a day after the start of the previous one. The first pass begins a day after the directory was created.
+The kernel serves cached pages from memory, so damage on the disk is detected only when the kernel reads the page again.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ DAY_MS: Final = 24 * 3600 * 1000
 LONGEST_MS: Final = 6 * DAY_MS  # the rate is raised so that a pass takes no longer: with the pause, a week
 SMALLEST: Final = 1024  # see Rule 4
 SAVE_BYTES: Final = 64 << 20  # of reading, after which the position is saved
-MOST_DAMAGE: Final = 1000  # pieces of damage that are remembered; the rest is found again after a repair
-ATTEMPTS: Final = 5  # transactions, of which checkpoints may overtake each
+MOST_DAMAGE: Final = 1000  # maximum number of recorded items of damage; others are detected again after a repair
+ATTEMPTS: Final = 5  # maximum number of read transactions; a checkpoint can invalidate each of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class Scrub:
         return len(self._damage)
 
     def note(self, sid: int, first_ord: int, first_id: int, why: str) -> None:
-        """Record a damaged node that a read has met. Any thread."""
+        """Record a damaged node that a read has detected. Any thread."""
         self._add(Damage(NODES, NODE_KEY.pack(sid, first_ord, first_id.to_bytes(16, "big")), why))
 
     def _add(self, damage: Damage) -> None:
@@ -132,7 +132,7 @@ class Scrub:
         return bool(self._damage) and self._checked != self._store.offset
 
     def _load(self) -> None:
-        """Load the state that save() has written. A file that is missing or invalid is as none."""
+        """Load the state that save() has written. Ignores a missing or invalid file."""
         try:
             state: dict[str, Any] = json.loads((self._directory / FILE).read_text(encoding="ascii"))
             at = int(state["db"]), bytes.fromhex(state["key"])
@@ -168,9 +168,9 @@ class Scrub:
 
     # -- reading ---------------------------------------------------------------------------------------------
     def step(self, most: int, now: int) -> int:
-        """Continue the pass by about ``most`` bytes, and at least one entry. Return their number (Rule 4).
+        """Continue the pass by about ``most`` bytes, but at least one entry. Return the number of bytes (Rule 4).
 
-        ``now``: ms since epoch. Raises OSError; the same part is read again then.
+        ``now``: ms since epoch. Raises OSError; the next call reads the same part again.
         """
         before = self.damaged
         db, start = self._at
@@ -196,7 +196,7 @@ class Scrub:
         return cost
 
     def recheck(self) -> None:
-        """Read all known damage again (Rule 3). Raises OSError."""
+        """Read all recorded damage again (Rule 3). Raises OSError."""
         before, at = self.damaged, self._store.offset
         for damage in self.damage:
             found, _ = self._read(damage.db, damage.key, 1)
@@ -218,7 +218,7 @@ class Scrub:
                 pass  # the next start begins where the saved state says, or from the beginning
 
     def _read(self, db: int, start: bytes, most: int) -> tuple[list[Found], bytes | None]:
-        """Read about ``most`` bytes from a key on. Also return the key to continue at; None: the database has ended."""
+        """Read about ``most`` bytes, starting at a key. Also return the next key; None at the end of the database."""
         for left in reversed(range(ATTEMPTS)):
             try:
                 return self._attempt(db, start, most)
@@ -251,7 +251,7 @@ class Scrub:
         return found, None
 
     def _problem(self, db: int, found: Found) -> Damage | None:
-        """Verify an entry. Return the damage, or None if it is sound."""
+        """Verify an entry. Return the damage, or None if the entry is intact."""
         key, value = found.key, found.value
         if found.why:
             return Damage(db, key, found.why, b"" if found.end == key + b"\0" else found.end)

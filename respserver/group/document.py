@@ -183,8 +183,8 @@ def remove(state: ServerGroupState, name: str, now: int) -> ServerGroupState:
     in_sync = tuple(each for each in state.in_sync if each != name)
     if not in_sync:
         raise GroupStateError(
-            f"{name} is the only member in sync, so only it has all acknowledged data: start it, or start a new group under"
-            " another name"
+            f"{name} is the only member in sync, so only it has all acknowledged data: start it, or start a new group"
+            " under another name"
         )
     return _changed(
         replace(state, members=members, in_sync=in_sync), now, f"{name} was removed", "tidelog group remove"

@@ -1,7 +1,7 @@
 """Runs the scrub (``persistence.scrub``) at a limited rate: a step in a thread, then a pause until there is credit.
 
-Decision: credit grows with the clock, and each step spends what it read. A step that read more than its credit (a large
-value) leaves a debt, so that the mean rate never exceeds the limit.
+Decision: the credit grows with time, and each step subtracts the bytes that it read. If a step reads more than its
+credit (a large value), the credit becomes negative, so the mean rate never exceeds the limit.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""``replica-acks`` with a number: replies wait until so many replicas have on disk what the replies can show.
+"""``replica-acks`` with a number: replies wait until that many replicas have on disk all data that they can show.
 
-Rule 1: a log offset is confirmed once this server and n replicas have had the log up to it on disk. It remains
+Rule 1: a log offset is confirmed once this server and n replicas have the log up to this offset on disk. It remains
 confirmed when a replica disconnects.
-Rule 2: what another leader confirmed is not known. A server that starts, or becomes the leader, therefore confirms
-nothing until n replicas have acknowledged its log.
-Rule 3: on a replica, the leader decides: replies wait until it has told that what they show is confirmed. Otherwise, a
-reader of a replica could see what is lost when the leader fails and another replica takes over.
-Rule 4: two connections from the same address count as one replica: the leader may not have noticed yet that a replica's
-earlier connection is gone.
+Rule 2: the offset that another leader confirmed is unknown. A server that starts or becomes the leader therefore
+confirms nothing until n replicas have acknowledged its log.
+Rule 3: on a replica, replies wait until the leader has sent a confirmed offset that includes the data that they show.
+Otherwise, a client of a replica could see data that is lost when the leader fails and another replica takes over.
+Rule 4: two connections from the same address count as one replica. The leader may not have detected yet that an earlier
+connection of the replica is closed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class NumberedAcks(ServerPart, Confirmation):
         return self._link.confirmed if self._data.follower else self._confirmed
 
     def acknowledged(self) -> None:
-        """Release what is confirmed now. Called when a replica has acknowledged."""
+        """Release the replies that are confirmed now. Called when a replica has acknowledged."""
         number = self._config.replica_acks
         if number <= 0 or self._data.follower:  # none, or the in-sync set of a server group
             return
@@ -59,16 +59,16 @@ class NumberedAcks(ServerPart, Confirmation):
             raise ValueError("it must be insync or 0 in a server group")
         if self._config.replica_acks != self._number:
             self._number = self._config.replica_acks
-            self._replicas.ask()  # also tells the replicas whether to acknowledge each tick
+            self._replicas.ask()  # also notifies the replicas whether to acknowledge each tick
             self.reset()
 
     def reset(self) -> None:
-        """Consider nothing confirmed. Called when this server becomes the leader, too."""
+        """Reset the confirmed offset to 0. Also called when this server becomes the leader."""
         self._confirmed = 0
         self.acknowledged()
         self._ticks.confirmed_changed()
 
     def demoted(self) -> None:
-        """Continue as a replica: what this leader has confirmed remains confirmed."""
+        """Continue as a replica. The offset that this leader has confirmed remains confirmed."""
         self._link.confirmed_up_to(self._confirmed)
         self._ticks.confirmed_changed()

@@ -1,4 +1,4 @@
-"""What decides when withheld replies may be released. Not compiled, because interpreted classes derive from it."""
+"""Decides when withheld replies may be released. Not compiled, because interpreted classes derive from it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ EVERYTHING: Final = 1 << 61  # a log offset that no log reaches
 
 
 class Confirmation:
-    """The interface to ``Ticks``. This one never withholds a reply."""
+    """The interface to ``Ticks``. This base class withholds no replies."""
 
     def needed(self) -> bool:
         """Return whether replies wait at all. ``Ticks`` reads it only in confirmed_changed()."""

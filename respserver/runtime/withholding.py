@@ -1,10 +1,10 @@
-"""Withheld replies: those of ticks that could see data which other servers must have first (``replica-acks``).
+"""Withheld replies: replies of ticks that can show data which other servers must store first (``replica-acks``).
 
-Rule 1: a tick could see the log up to its end, so its replies wait until that log offset is confirmed. They are
-released in the order of the ticks, and a client's later replies stay behind its withheld ones.
-Rule 2: a reply that can't show data is not withheld, unless it follows a withheld reply of the same client. Otherwise a
-leader that waits for its replicas would appear dead to Sentinel, and could not even be asked what it waits for.
-Rule 3: everything that is sent to a client counts as a reply: also the results of blocked readers, messages, keyspace
+Rule 1: a tick can read the log up to its end, so its replies wait until that log offset is confirmed. They are released
+in the order of the ticks. Later replies of a client wait for its earlier withheld replies.
+Rule 2: a reply that can't show data is not withheld, unless it follows a withheld reply of the same client. Otherwise,
+a leader that waits for its replicas would appear dead to Sentinel, and INFO could not show the reason.
+Rule 3: all data that is sent to a client counts as a reply, including results of blocked readers, messages, keyspace
 events, invalidations, and lines of MONITOR.
 
 Decision: the replies stay in the output of their client (``clients.output``), where they count against its limits. This
@@ -19,7 +19,7 @@ from typing import Final
 
 from respserver.runtime.tickclient import TickClient
 
-PURGED_FROM: Final = 1000  # entries, among which closed clients are looked for
+PURGED_FROM: Final = 1000  # number of entries above which closed clients are removed
 
 
 class Withholding:

@@ -215,7 +215,7 @@ def test_damage_is_reported_with_the_file(tmp_path: Path, damage: bytes) -> None
         ("", "begins with one of etcd:, file:"),
         ("file:///nowhere/at/all", "the directory /nowhere/at does not exist: create it"),
         ("file:///proc/tide", "cannot be used"),
-        ("file:///etc", "has files of something else"),
+        ("file:///etc", "has files that are not a coordinator's"),
         ("file:///etc/passwd", "is not a directory"),
         ("file:///etc/passwd/tide", "/etc/passwd does not exist|not a directory"),
     ],
@@ -247,7 +247,7 @@ def test_many_members_may_create_the_directory_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mark", "text"), [("tidelog coordinator 2 " + "0" * 32, "format 2, which a newer tidelog"), ("x", "is damaged")]
+    ("mark", "text"), [("tidelog coordinator 2 " + "0" * 32, "format 2 of a newer version of tidelog"), ("x", "is damaged")]
 )
 def test_another_mark(tmp_path: Path, mark: str, text: str) -> None:
     (tmp_path / "format").write_text(mark)
@@ -274,7 +274,7 @@ def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     assert find(tmp_path, mounts) == "nfs4"
     assert find(tmp_path, tmp_path / "none") == ""
     monkeypatch.setattr(filesystem, "_file_system", lambda directory: find(directory, mounts))
-    with pytest.raises(CoordinatorConfigError, match=r"network file system \(nfs4\).*local directory, or use etcd://"):
+    with pytest.raises(CoordinatorConfigError, match=r"network file system \(nfs4\).*use a local directory or etcd://"):
         connect(f"file://{tmp_path}/tide")
 
 

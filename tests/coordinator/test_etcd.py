@@ -130,14 +130,14 @@ def test_tls(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rest", "text"),
     [
-        ("//", "'' is no host: write etcd://host:2379"),
-        ("//a,", "'' is no host"),
-        ("//a:x", "'a:x' is no host"),
+        ("//", "'' is not a host: write etcd://host:2379"),
+        ("//a,", "'' is not a host"),
+        ("//a:x", "'a:x' is not a host"),
         ("//a/prefix", "has no path"),
         ("//a?user=x", "no option 'user'"),
         ("//a?ca=/nowhere", "the file '/nowhere' .ca. cannot be read"),
-        ("//a?cert=/etc/passwd", "cert and key are named together"),
-        ("//a?tls=perhaps", "tls is yes or no"),
+        ("//a?cert=/etc/passwd", "cert and key must be set together"),
+        ("//a?tls=perhaps", "tls must be yes or no"),
     ],
 )
 def test_bad_urls(rest: str, text: str) -> None:

@@ -1,11 +1,11 @@
-"""Rates and dead letters of workers, jobs and flows: one form for the tables, the details and the JSON of all three.
+"""Rates and dead letters of workers, jobs and flows, in the same form in tables, details and JSON.
 
-in/s           entries that arrive, per second: appended to the topic of a processor, read by a job, sent by the
-               sources of a flow
-out/s          entries that leave, per second: finished by a processor, written by a job, delivered by the sinks of a
+in/s           entries per second that are appended to the topic of a processor, read by a job, or sent by the sources
+               of a flow
+out/s          entries per second that are finished by a processor, written by a job, or delivered by the sinks of a
                flow
-dead letters   open dead letters in the dead-letter topics that it writes to, whoever wrote them: neither replayed
-               nor purged
+dead letters   open dead letters (neither replayed nor purged) in the dead-letter topics that the processor, job or
+               flow writes to, including dead letters of other programs
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Throughput:
         return [rate(self.in_rate), rate(self.out_rate), total]
 
     def pairs(self) -> dict[str, str]:
-        """Return the details by name. Topics without dead letters are omitted."""
+        """Return the details by name, without topics that have no dead letters."""
         open_ones = [
             f"{'?' if count is None else f'{count:,}'} in {topic}" for topic, count in self.dead_letters.items()
             if count != 0
@@ -46,7 +46,7 @@ class Throughput:
 
 
 def measured(before: int, after: int, ms: int) -> float | None:
-    """Return the rate between two values of a counter; None if it was reset meanwhile or ``ms`` is 0."""
+    """Return the rate between two values of a counter; None if the counter was reset or ``ms`` is 0."""
     return (after - before) * 1000 / ms if ms > 0 and after >= before else None
 
 
