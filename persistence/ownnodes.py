@@ -1,7 +1,7 @@
-"""The nodes of a replica's own store, during a copy of its leader's: it reports them, and takes those that are equal.
+"""The nodes of a replica's own store during a copy from its leader: reports them, and reuses those that are equal.
 
 Rule 1: nodes are used only if they have the digest that the leader has computed from its own nodes (``noderuns``). A
-node that was damaged on the disk is therefore not used: either its run has a different digest when it is reported, or
+node that was damaged on the disk is therefore not used, because its run has a different digest when it is reported or
 when it is read again.
 Rule 2: both readings use one read transaction. A checkpoint during the copy changes the last nodes of streams, and the
 leader would refer to nodes that no longer exist. The pages that LMDB cannot reuse meanwhile are few, because the log of
@@ -25,11 +25,11 @@ from resp.errors import CorruptError
 SHORT = 2  # nodes of a short stream
 LONGEST_RUN = 1 << 18  # bytes of nodes after which a run ends
 LONGEST_SHARED = 1 << 15  # the same if the run has the nodes of several short streams
-AT_ONCE = 1 << 24  # bytes of nodes after which a chunk ends: whoever stops the copy waits until they are read
+AT_ONCE = 1 << 24  # bytes of nodes after which a chunk ends; a stop of the copy waits until they are read
 
 
 class OtherNodesError(CorruptError):
-    """Raised if this server does not have the nodes to which the leader refers. A copy without references helps."""
+    """Raised if this server does not have the nodes to which the leader refers. A copy without references is required."""
 
 
 class OwnNodes(StoreSnapshot):

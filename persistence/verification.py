@@ -1,8 +1,8 @@
-"""Verifies a data directory that no server uses, without changing it: every entry of the store, every batch of the
-journal and every frame of the WAL, and that they fit together.
+"""Verifies a data directory that no server uses, without changing it.
 
-The scrub (``scrub``) verifies the entries of the store; a start (``log``) verifies most of the rest. This module does
-both, and reports all damage of the store instead of the first one.
+It checks every entry of the store, every batch of the journal, every frame of the WAL, and their consistency with each
+other. The scrub (``scrub``) verifies the entries of the store, and a start (``log``) verifies most of the rest. This
+module does both. It reports all damage of the store, whereas a start reports only the first damage.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The servers that follow one leader, as they tell each other: who they are, and where clients reach them. Bytes only.
+"""How a leader and its replicas announce their identities and client addresses to each other. Bytes only.
 
 A member of a server group announces itself with ``REPLCONF capa group-<ID of the group>,<name>,<ms since epoch>``. The
-time shows the leader by how much the clocks differ.
+leader computes the difference of the clocks from the time.
 
 A replica with ``cluster-enabled yes`` announces itself with ``REPLCONF capa node-<ID>,<port>,<TLS port>,<host>``. A
 leader of an earlier version ignores it, as it does any capability. To the replicas that announced themselves, the

@@ -57,7 +57,7 @@ class InSync(ServerPart, Confirmation):
 
     def confirmed(self) -> int:
         if self._data.follower:
-            return self._link.confirmed  # as the leader has told
+            return self._link.confirmed  # as received from the leader
         if not (self.leading and self._valid()):
             return -1
         if not (self.names or self._joining or self._sent or self._holding):

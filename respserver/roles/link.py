@@ -104,9 +104,9 @@ class LeaderLink(ServerPart):
         self._applied = 0  # log offset after the last applied batch
         self._distrust = False  # this log differs from the leader's, so a full copy is needed
         self._requested = False  # the leader has requested an acknowledgement
-        # whether it has requested one for each tick, because it withholds replies; None: no leader has told it yet
+        # whether it has requested one for each tick, because it withholds replies; None: not yet known
         self._each: bool | None = None
-        self.confirmed = 0  # log offset up to which the leader released replies, as far as it has told
+        self.confirmed = 0  # log offset up to which the leader released replies, as last received
         self._sent = (0, 0)  # the last acknowledgement: log offset, log offset on disk
         self._sent_at = 0  # ms (monotonic) of the last acknowledgement
         self._ending: set[asyncio.Future[None]] = set()  # tasks of stopped links, and the one that opens a copy

@@ -247,7 +247,7 @@ def test_many_members_may_create_the_directory_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mark", "text"), [("tidelog coordinator 2 " + "0" * 32, "format 2 of a newer version of tidelog"), ("x", "is damaged")]
+    ("mark", "text"), [("tidelog coordinator 2 " + "0" * 32, "format 2 of a newer version"), ("x", "is damaged")]
 )
 def test_another_mark(tmp_path: Path, mark: str, text: str) -> None:
     (tmp_path / "format").write_text(mark)

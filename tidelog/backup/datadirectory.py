@@ -1,4 +1,4 @@
-"""Lets ``tidelog-server --verify`` verify a data directory: its formats belong to the server."""
+"""Verifies a data directory with ``tidelog-server --verify``, because only the server knows the formats."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ MARKER = "tidelog.format"  # the file that every data directory has
 
 
 def is_one(path: str) -> bool:
-    """Return whether a path is that of a data directory."""
+    """Return whether a path is a data directory."""
     return (Path(path) / MARKER).is_file()
 
 
 def verify(path: str, show: Callable[[str, int, int], None]) -> dict[str, Any]:
-    """Return the report of the server program on a data directory: ``problems``, and what was read.
+    """Return the server program's report on a data directory: ``problems``, and the amount of data that was read.
 
-    ``show``: called with "verifying", the bytes that were read, and all of them. Raises BackupError if the directory
-    cannot be read, or a server uses it.
+    ``show``: called with "verifying", the number of bytes read, and the total. Raises BackupError if the directory
+    cannot be read or a server is using it.
     """
     command = [*server_command(), "--dir", str(Path(path).absolute()), "--verify"]
     last = b""

@@ -106,9 +106,9 @@ def verify(backup: str, as_json: bool) -> None:  # a parameter, not the command 
     BACKUP is TARGET/NAME, or TARGET for the newest backup. If a file is missing or damaged, the exit code is not 0, and
     the message names the file. The name of each file is the SHA-256 of its content.
 
-    DIR is the data directory of a server that does not run. Its store, journal, and WAL are read, and nothing is
-    changed. The exit code is 1 if any data is damaged, and the output lists all damage. A running server verifies its
-    store itself, see the directive scrub-rate.
+    DIR is the data directory of a stopped server. The command reads its store, journal, and WAL, and changes nothing.
+    The exit code is 1 if any data is damaged, and the output lists all damage. A running server verifies its own store;
+    see the directive scrub-rate.
 
     \b
       tidelog verify /var/lib/tidelog --json

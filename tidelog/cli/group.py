@@ -61,10 +61,10 @@ def status(url: str, watch: bool, interval: float, as_json: bool) -> None:
     "--timeout", type=click.IntRange(1), metavar="MS", help="Abort the failover after this time in milliseconds."
 )
 def failover(member: str, url: str, timeout: int | None) -> None:
-    """Hand over leadership to MEMBER, or by default to the most up-to-date member.
+    """Hand over leadership to another member.
 
-    The leader hands over as soon as that member has all writes. New writes wait in the meantime, normally for some
-    milliseconds. "tidelog group status" shows the result.
+    The default is the most up-to-date member. The leader hands over as soon as that member has all writes. New writes
+    wait in the meantime, normally for some milliseconds. "tidelog group status" shows the result.
     """
     words: list[str | int] = ["TMEMBER", "FAILOVER"]
     words += ["TO", member] if member else []
