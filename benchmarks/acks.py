@@ -1,6 +1,7 @@
 """``python -m benchmarks.acks``: the cost of ``replica-acks``, compared with asynchronous replicas.
 
-Rule 1: the leader runs on the first core; two replicas and the load generator run on the last. All sync each tick (``always``).
+Rule 1: the leader runs on the first core; two replicas and the load generator run on the last. All servers sync each
+tick (``always``).
 Rule 2: each round measures without replica-acks, then with it. The table shows medians of the rounds' figures.
 """
 

@@ -8,8 +8,8 @@
     The SHA-256 is that of key, length of the blob u64, and blob of each node.
 
 Runs ascend by key. A run consists of all nodes of a store after the last node of the previous run, up to its own last
-node. The leader compares the bytes of the run with those of its own nodes in that range of keys. Servers can encode equal
-nodes differently (a compiled encoder, a later deletion of entries); such nodes are sent.
+node. The leader compares the bytes of the run with those of its own nodes in that range of keys. Servers can encode
+equal nodes differently (a compiled encoder, a later deletion of entries); such nodes are sent.
 
 Decision: runs, not single nodes. With 100 GB of nodes, a report of each node and its reply would have 1 GB.
 Decision: SHA-256, because it is twice as fast as blake2b on processors with instructions for it (1,650 MB/s instead of

@@ -25,11 +25,11 @@ from resp.errors import CorruptError
 SHORT = 2  # nodes of a short stream
 LONGEST_RUN = 1 << 18  # bytes of nodes after which a run ends
 LONGEST_SHARED = 1 << 15  # the same if the run has the nodes of several short streams
-AT_ONCE = 1 << 24  # bytes of nodes after which a chunk ends; a stop of the copy waits until they are read
+AT_ONCE = 1 << 24  # bytes of nodes after which a chunk ends; a stop waits until they are read
 
 
 class OtherNodesError(CorruptError):
-    """Raised if this server does not have the nodes to which the leader refers. A copy without references is required."""
+    """Raised if this server lacks the nodes to which the leader refers. A copy without references is required."""
 
 
 class OwnNodes(StoreSnapshot):
