@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import re
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import redis
@@ -15,6 +20,7 @@ from tests.replication.groups import Group, Writer, status
 from tests.wire.rawclient import Raw
 from tidelog.testing import ServerError
 
+DOCS = Path(__file__).parent.parent.parent / "docs"
 SLOW = 3.0  # seconds, on a busy machine, for what takes less than half a second on an idle one
 
 
@@ -66,6 +72,29 @@ def test_a_killed_leader_is_replaced(group: Group) -> None:
         writer.after(time.monotonic())
         leader.start()
     writer.check(group.wait())
+
+
+def test_the_drill_of_the_documentation(group: Group) -> None:
+    """Its writer follows the leader, and compares the stream with the acknowledged writes when it is interrupted."""
+    leader = group.wait()
+    blocks = re.findall(r"^```python\n(.*?)^```$", (DOCS / "groups.md").read_text(), re.MULTILINE | re.DOTALL)
+    drill = next(block for block in blocks if "KeyboardInterrupt" in block)
+    for port, node in zip((7001, 7002, 7003), group.nodes, strict=True):
+        drill = drill.replace(f"127.0.0.1:{port}", f"127.0.0.1:{node.port}")
+    with subprocess.Popen([sys.executable, "-c", drill], stdout=subprocess.PIPE, text=True) as writer:
+        try:
+            wait_until(lambda: leader("TLEN", "drill"), "it writes")
+            leader.kill()
+            wait_until(lambda: group.leader(*group.others(leader)), "another member leads")
+            new = group.leader(*group.others(leader))
+            assert new is not None
+            before = new("TLEN", "drill")
+            wait_until(lambda: new("TLEN", "drill") > before, "it writes to the new leader")
+        finally:
+            writer.send_signal(signal.SIGINT)
+        printed = writer.communicate(timeout=20)[0]
+    leader.start()
+    assert re.fullmatch(r"[1-9]\d* acknowledged, 0 lost", printed.splitlines()[-1])
 
 
 def test_a_stopped_leader_says_nothing_when_it_goes_on(group: Group) -> None:
