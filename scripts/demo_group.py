@@ -22,22 +22,22 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any, Final
 
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 sys.path.append(str(Path(__file__).parent.parent))
 
 from scripts.demo_output import promise, say, title, which_tidelog
-from scripts.demo_timeline import BEHIND, CUT, FOLLOWS, KILLED, LEADS, STOPPED, Fault, Screen, Timeline
+from scripts.demo_timeline import BEHIND, CUT, IN_SYNC, KILLED, LEADS, STOPPED, Fault, Screen, Timeline
+from tests.replication.cluster import connect, new_port
 from tests.replication.proxy import Proxy
 from tidelog import Client, StreamId
-from tidelog.testing import Server, free_port
+from tidelog.testing import Server
 from tidelog.transport.access import Access
 
 EVERY: Final = 0.05  # seconds between two looks at the members
@@ -57,14 +57,15 @@ class Member:
         directory.mkdir()
         self._coordinator, self._link = folder / "coordinator", folder / f"{name}-coordinator"
         self._link.symlink_to(self._coordinator)
-        port = free_port()
+        port = new_port()
         self.server = Server(directory, {
             "group": "tide", "coordinator": f"file://{self._link}", "group-member": name,
             "group-lease": int(1000 * lease), "in-sync-timeout": int(1000 * lease),
             "replica-announce-ip": "127.0.0.1", "replica-announce-port": port, "enable-debug-command": "local",
         })  # fmt: skip
+        self.server.port = new_port()
         self.proxy = Proxy(port, self.server.port)
-        self._redis = direct(self.server.port)
+        self._redis = direct(self.server)
 
     @property
     def url(self) -> str:
@@ -103,12 +104,9 @@ class Member:
         self.proxy.close()
 
 
-def direct(port: int) -> redis.Redis:
-    """Return a client of one server, which sends each command once."""
-    seconds = ANSWER_MS / 1000
-    return redis.Redis(
-        port=port, socket_timeout=seconds, socket_connect_timeout=seconds, retry=Retry(NoBackoff(), 0)
-    )  # fmt: skip
+def direct(member: Server) -> redis.Redis:
+    """Return a client of one member, past its proxy, that sends each command once and does not wait for long."""
+    return connect(member.port, socket_timeout=ANSWER_MS / 1000, socket_connect_timeout=ANSWER_MS / 1000)
 
 
 class Writer(threading.Thread):
@@ -151,10 +149,13 @@ class Writer(threading.Thread):
 class Loyal(threading.Thread):
     """A client that sends writes to the failed leader only, past the proxy, as if it were on that side of the cut."""
 
+    numbers = count(-1, -1)  # of all its entries; those of the writer are positive
+
     def __init__(self, member: Member) -> None:
         super().__init__(daemon=True)
-        self.sent = self.acknowledged = 0
-        self._port = member.server.port
+        self.attempts = 0
+        self.acknowledged: list[tuple[StreamId, int]] = []
+        self._member = member
         self._ended = threading.Event()
 
     def __enter__(self) -> Loyal:
@@ -166,12 +167,12 @@ class Loyal(threading.Thread):
         self.join()
 
     def run(self) -> None:
-        with direct(self._port) as client:
+        with Client.over(direct(self._member.server)) as client:
             while not self._ended.is_set():
-                self.sent += 1
+                self.attempts += 1
+                number = next(self.numbers)
                 with suppress(redis.RedisError):
-                    client.execute_command("TAPPEND", STREAM, "loyal", self.sent)
-                    self.acknowledged += 1
+                    self.acknowledged.append((client.tappend(STREAM, {"n": number}), number))
                 self._ended.wait(0.02)
 
 
@@ -182,6 +183,7 @@ class Group:
         self.members = [Member(name, folder, lease) for name in NAMES]
         self.timeline = Timeline(NAMES)
         self.writer = Writer(self.members, self.timeline, self.now)
+        self.acknowledged: list[tuple[StreamId, int]] = []  # to other clients than the writer
         self._began = time.monotonic()
         self._screen = Screen(self.timeline, width)
 
@@ -205,10 +207,6 @@ class Group:
             self.writer.close()
         for each in self.members:
             each.close()
-
-    def say(self, text: str) -> None:
-        self._screen.erase()
-        say(text)
 
     def until(self, true: Callable[[], Any], what: str) -> None:
         """Look at the members, and draw what they do, until ``true()``."""
@@ -237,21 +235,25 @@ class Group:
         return next((each for each in self.members if self.state[each.name] == LEADS), None)
 
     def states(self) -> dict[str, str]:
-        """Return the state of each member. A member counts as in sync if the leader says so."""
-        found: dict[str, Any] = {}
+        """Return the state of each member. The in-sync set is that of the newest epoch."""
+        found: dict[str, dict[str, Any]] = {}
         for each in self.members:
             if not each.fault:
                 with suppress(redis.RedisError):
                     found[each.name] = json.loads(each.ask("TMEMBER", "STATUS"))
-        in_sync = next((seen["in_sync"] for seen in found.values() if leads(seen)), [])
+        newest = max(found.values(), key=lambda seen: (seen.get("epoch", 0), leads(seen)), default=dict[str, Any]())
         return {
-            each.name: each.fault or (
-                LEADS if each.name in found and leads(found[each.name])
-                else FOLLOWS if each.name in in_sync and found.get(each.name, {}).get("phase") == "following"
-                else BEHIND
-            )
-            for each in self.members
-        }  # fmt: skip
+            each.name: each.fault or state_of(found.get(each.name), newest.get("in_sync", ())) for each in self.members
+        }
+
+
+def state_of(status: dict[str, Any] | None, in_sync: Collection[str]) -> str:
+    """Return the state of a member without a fault; None: it does not answer."""
+    if status is None or status["member"] not in in_sync or status["phase"] == "joining":
+        return BEHIND
+    if status["phase"] == "leading":
+        return LEADS if status["lease_left_ms"] else BEHIND
+    return IN_SYNC
 
 
 def leads(status: dict[str, Any]) -> bool:
@@ -259,7 +261,7 @@ def leads(status: dict[str, Any]) -> bool:
 
 
 def settled(states: dict[str, str]) -> bool:
-    return sorted(states.values()) == sorted([LEADS, FOLLOWS, FOLLOWS])
+    return sorted(states.values()) == sorted([LEADS, IN_SYNC, IN_SYNC])
 
 
 @contextmanager
@@ -285,79 +287,86 @@ def play(lease: float, calm: float, picture: Path) -> None:
         with Client(group.members[0].url) as client:
             say(which_tidelog(client))
         title("2. The leader fails three times")
-        group.rest(calm)
-        fail(group, KILLED, "kill -9 {}", "started again", calm)
-        fail(group, STOPPED, "kill -STOP {}", "kill -CONT", 1.5 * lease)
-        fail(group, CUT, "cut off {}", "connected again", 1.5 * lease)
+        fail(group, KILLED, "kill -9 {}", "{} is started again", calm)
+        fail(group, STOPPED, "kill -STOP {}", "kill -CONT {}", calm)
+        fail(group, CUT, "cut off {}", "{} is connected again", calm)
         group.rest(calm)
         group.writer.close()
+        group.until(lambda: settled(group.state), "all members are in sync")
         title("3. What happened, half a second per column")
         for line in group.timeline.rows():
             say(line)
         say(group.timeline.legend())
         group.timeline.save(picture, f"A group whose leader fails three times (lease: {lease:g} s)")
         title("4. Is anything lost, doubled, or out of order?")
-        reckon(group)
+        leader = group.leader
+        assert leader is not None
+        with Client(leader.url) as client:
+            reckon(client, group.writer, group.acknowledged, group.timeline.faults)
+        compare(group.members)
 
 
-def fail(group: Group, fault: str, what: str, remedy: str, least: float) -> None:
-    """Let the leader fail for ``least`` seconds, and longer until another member leads; then wait for all three."""
+def fail(group: Group, fault: str, what: str, remedy: str, calm: float) -> None:
+    """Let the leader fail until another member has led for ``calm`` seconds; then wait until all are in sync."""
+    group.rest(calm)
+    group.until(lambda: settled(group.state), "all members are in sync")
     old = group.leader
     assert old is not None
     what, begins, written = what.format(old.name), group.now(), len(group.timeline.writes)
-    group.say(f"{begins:5.1f} s   {what}, the leader, after {written:,} acknowledged writes")
+    say(f"{begins:5.1f} s   {what}, the leader, after {written:,} acknowledged writes")
     old.fail(fault)
     with Loyal(old) as loyal:
         group.until(lambda: group.leader, "another member leads")
         new, at = group.leader, group.now()
         assert new is not None
         group.until(lambda: group.timeline.writes[-1] > at, "a write is acknowledged by the new leader")
-        group.until(lambda: group.now() >= max(begins + least, at + 1), "the fault lasts")
-        group.say(f"{group.now():5.1f} s   {old.name} is {remedy}" if fault != STOPPED
-                  else f"{group.now():5.1f} s   {remedy} {old.name}")  # fmt: skip
+        group.rest(calm)
+        say(f"{group.now():5.1f} s   {remedy.format(old.name)}")
+        early = len(loyal.acknowledged)
         old.recover()
         recovers = group.now()
         group.until(lambda: settled(group.state), "all members are in sync")
+    group.acknowledged += loyal.acknowledged  # after its recovery, it may have become the leader again
     begins_pause, pause = longest_pause(group.timeline.writes, begins, group.now())
     group.timeline.faults.append(Fault(what, begins, recovers, begins_pause, pause))
     say(f"{group.now():5.1f} s   {new.name} leads, and all are in sync; the writer's longest pause was {pause:.2f} s")
-    promise(
-        loyal.acknowledged == 0,
-        f"{old.name} acknowledged none of the {loyal.sent} writes that a client sent to it alone in the meantime",
-    )
+    told = f"{len(loyal.acknowledged)} of {loyal.attempts} writes"
+    promise(not early, f"{old.name} acknowledged {told} of a client that talks to it alone")
 
 
 def longest_pause(writes: list[float], begins: float, ends: float) -> tuple[float, float]:
     """Return the begin and the length of the longest time between two acknowledged writes that this time overlaps."""
-    near = [(before, after - before) for before, after in zip(writes, writes[1:], strict=False)
+    near = [(before, after - before) for before, after in pairwise(writes)
             if after >= begins and before <= ends]  # fmt: skip
     return max(near, key=lambda pause: pause[1])
 
 
-def reckon(group: Group) -> None:
-    leader, acknowledged = group.leader, group.writer.acknowledged
-    assert leader is not None
-    with Client(leader.url) as client:
-        entries = [(entry.id, entry.text()) for page in client.pages(STREAM) for entry in page]
-    ids = [found for found, _ in entries]
-    numbers = Counter(int(fields["n"]) for _, fields in entries if "n" in fields)
-    at = {found: int(fields.get("n", 0)) for found, fields in entries}
-    lost = [(found, number) for found, number in acknowledged if at.get(found) != number]
+def reckon(client: Client, writer: Writer, others: list[tuple[StreamId, int]], faults: list[Fault]) -> None:
+    """Compare the log with what the clients were told; ``others``: what was acknowledged to others than the writer."""
+    acknowledged = writer.acknowledged + others
+    entries = [(entry.id, int(entry.text().get("n", 0))) for page in client.pages(STREAM) for entry in page]
+    there = dict(entries)
+    lost = [number for found, number in acknowledged if there.get(found) != number]
     say(f"{len(acknowledged):,} writes acknowledged, {len(lost)} lost")
-    told = ", ".join(f"{count} {what}" for what, count in sorted(group.writer.errors.items())) or "none"
-    rest = sum(numbers.values()) - sum(numbers[number] for _, number in acknowledged)
-    say(f"others: {told}; {rest} of them are in the log: their outcome was unknown to the client")
-    for fault in group.timeline.faults:
+    told = ", ".join(f"{count} {what}" for what, count in sorted(writer.errors.items())) or "none"
+    unknown = len(entries) - len(acknowledged) + len(lost)
+    say(f"other attempts: {told}; {unknown} of them are in the log, which the client could not know")
+    for fault in faults:
         say(f"longest pause of the writer: {fault.pause:.2f} s after {fault.what}")
     promise(not lost, "each acknowledged entry is in the log, under the ID that the client was told")
-    promise(max(numbers.values()) == 1, "each is there exactly once")
-    in_order = [found for found, _ in acknowledged]
-    promise(ids == sorted(set(ids)) and in_order == sorted(set(in_order)), "in the order of the IDs, which never repeat")
-    end, digests = time.monotonic() + PATIENCE, list[Any]()
-    while len(set(digests)) != 1 and time.monotonic() < end:
-        digests = [each.ask("DEBUG", "DIGEST") for each in group.members]
-    text = digests[0].decode() if isinstance(digests[0], bytes) else digests[0]
-    promise(len(set(digests)) == 1, f"the digests of all three members are equal: {text[:16]}...")
+    times = Counter(number for _, number in entries)
+    promise(max(times.values()) == 1, "each entry is there exactly once")
+    sent = [found for found, _ in writer.acknowledged]
+    in_order = [found for found, _ in entries] == sorted(there) and sent == sorted(set(sent))
+    promise(in_order, "the log is in the order of the IDs, and so are the replies that the client received")
+
+
+def compare(members: list[Member]) -> None:
+    """Check that all members have the same data, once all have received all of it."""
+    end = time.monotonic() + PATIENCE
+    while len(found := {each.ask("DEBUG", "DIGEST") for each in members}) != 1 and time.monotonic() < end:
+        time.sleep(EVERY)
+    promise(len(found) == 1, "the digests of all members are equal")
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -22,17 +22,16 @@ class Look(NamedTuple):
 
     letter: str
     color: str
-    words: str
 
 
-LEADS, FOLLOWS, BEHIND, KILLED, STOPPED, CUT = "leads", "follows", "behind", "killed", "stopped", "cut off"
+LEADS, IN_SYNC, BEHIND, KILLED, STOPPED, CUT = "leads", "in sync", "not in sync", "killed", "stopped", "cut off"
 LOOKS: Final[Mapping[str, Look]] = {
-    LEADS: Look("█", "#0b6e8f", "leads"),
-    FOLLOWS: Look("░", "#a9cfdc", "follows, in sync"),
-    BEHIND: Look("·", "#e6dcc0", "not in sync"),
-    KILLED: Look("K", "#b03030", "killed"),
-    STOPPED: Look("S", "#d9822b", "stopped"),
-    CUT: Look("C", "#6b4c9a", "cut off"),
+    LEADS: Look("█", "#0b6e8f"),
+    IN_SYNC: Look("░", "#a9cfdc"),
+    BEHIND: Look("·", "#e6dcc0"),
+    KILLED: Look("K", "#b03030"),
+    STOPPED: Look("S", "#d9822b"),
+    CUT: Look("C", "#6b4c9a"),
 }
 
 
@@ -60,27 +59,27 @@ class Timeline:
         """Draw a row for the writes and one for each member: the last ``width`` columns, each for half a second."""
         ends = self.seen[-1][0] if self.seen else 0.0
         count = int(ends / COLUMN) + 1
-        states = [dict.fromkeys(self.members, "")] * count
+        states: list[Mapping[str, str]] = []
         for at, seen in self.seen:
-            states[int(at / COLUMN)] = dict(seen)
+            states += [seen] * (int(at / COLUMN) + 1 - len(states))
         rates = self._counts(COLUMN, count)
         most = max([*rates, 1])
         first = max(0, count - (width or count))
         bars = "".join(BARS[min(7, 8 * rate // most)] if rate else " " for rate in rates)
         lines = [f"writes  {bars[first:]}"]
         for name in self.members:
-            lane = "".join(LOOKS[each[name]].letter if each[name] else " " for each in states[first:])
+            lane = "".join(LOOKS[each[name]].letter for each in states[first:])
             lines.append(f"{name:6}  {lane}")
         return lines
 
     def legend(self) -> str:
-        return "  ".join(f"{look.letter} {look.words}" for look in LOOKS.values())
+        return "  ".join(f"{look.letter} {state}" for state, look in LOOKS.items())
 
     def _counts(self, step: float, count: int) -> list[int]:
         """Count the writes in each step."""
         times = list(self.writes)
         at = [bisect_left(times, number * step) for number in range(count + 1)]
-        return [after - before for before, after in zip(at, at[1:], strict=False)]
+        return [after - before for before, after in pairwise(at)]
 
     # -- as SVG --------------------------------------------------------------------------------------------------
     def save(self, path: Path, caption: str) -> None:
@@ -114,21 +113,25 @@ class Timeline:
             for begins, until, state in self._runs(name):
                 yield (
                     f'<rect x="{left + begins * scale:.1f}" y="{y}" width="{(until - begins) * scale:.1f}" '
-                    f'height="{lane - 6}" fill="{LOOKS[state].color}"><title>{name} {LOOKS[state].words}, '
+                    f'height="{lane - 6}" fill="{LOOKS[state].color}"><title>{name}: {state}, '
                     f"{begins:.1f} to {until:.1f} s</title></rect>"
                 )
         for fault in self.faults:
             x = left + fault.begins * scale
             yield f'<path d="M{x:.1f} {top - 24}V{bottom}" stroke="#b03030" stroke-dasharray="4 3"/>'
+            yield (
+                f'<path d="M{left + fault.pause_begins * scale:.1f} {top + high}h{fault.pause * scale:.1f}" '
+                'stroke="#b03030" stroke-width="4"/>'
+            )
             yield f'<text x="{x + 4:.1f}" y="{top - 14}">{escape(fault.what)}</text>'
             yield f'<text x="{x + 4:.1f}" y="{top - 1}" fill="#b03030">longest pause {fault.pause:.2f} s</text>'
         for second in range(0, int(ends) + 1, 5):
             yield f'<text x="{left + second * scale:.1f}" y="{bottom + 14}" text-anchor="middle">{second} s</text>'
         x = float(left)
-        for look in LOOKS.values():
+        for state, look in LOOKS.items():
             yield f'<rect x="{x:.0f}" y="{bottom + 32}" width="14" height="14" fill="{look.color}"/>'
-            yield f'<text x="{x + 20:.0f}" y="{bottom + 44}">{look.words}</text>'
-            x += 50 + 7 * len(look.words)
+            yield f'<text x="{x + 20:.0f}" y="{bottom + 44}">{state}</text>'
+            x += 50 + 7 * len(state)
         yield "</svg>"
 
     def _runs(self, name: str) -> Iterator[tuple[float, float, str]]:
@@ -158,7 +161,7 @@ class Screen:
         elif self._timeline.seen and self._timeline.seen[-1][0] >= self._second + 1:
             at, states = self._timeline.seen[-1]
             self._second = int(at)
-            told = ", ".join(f"{name} {LOOKS[state].words}" for name, state in states.items())
+            told = ", ".join(f"{name} {state}" for name, state in states.items())
             print(f"   {at:5.1f} s   {len(self._timeline.writes):6,} writes   {told}", flush=True)
 
     def erase(self) -> None:

@@ -1,0 +1,145 @@
+"""scripts/demo --group, with a shorter lease: it ends with status 1 if a promise is broken."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+from xml.etree import ElementTree
+
+import pytest
+
+from scripts import demo_group
+from scripts.demo_timeline import CUT, IN_SYNC, KILLED, LEADS, Fault, Screen, Timeline
+from tidelog import Client, StreamId
+from tidelog.testing import running_server
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.mark.slow
+def test_the_demo_keeps_its_promises(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    picture = tmp_path / "group.svg"
+    demo_group.play(lease=1.0, calm=0.3, picture=picture)
+    printed = capsys.readouterr().out
+    assert printed.count("✓") == 7
+    assert " writes acknowledged, 0 lost" in printed
+    assert printed.count("longest pause of the writer: ") == 3
+    text = "".join(ElementTree.parse(picture).getroot().itertext())
+    for what in ("kill -9 m", "kill -STOP m", "cut off m"):
+        assert what in printed
+        assert what in text
+
+
+def test_help_explains_the_demo() -> None:
+    words = [sys.executable, str(ROOT / "scripts/demo_group.py"), "--group"]
+    printed = subprocess.run([*words, "--help"], capture_output=True, text=True, check=True).stdout
+    assert '"Cut off" means' in printed
+    assert "--lease SECONDS" in printed
+    wrong = subprocess.run([*words, "--lease", "0"], capture_output=True, text=True, check=False)
+    assert "--lease is 0.5 to 30 seconds" in wrong.stderr
+    assert wrong.returncode == 2
+
+
+# -- what the demo would find --------------------------------------------------------------------------------------
+def reckoned(client: Client, acknowledged: list[tuple[StreamId, int]]) -> None:
+    writer: Any = SimpleNamespace(acknowledged=acknowledged, errors=Counter())
+    demo_group.reckon(client, writer, [], [])
+
+
+def test_a_lost_doubled_or_misplaced_entry_is_a_broken_promise(capsys: pytest.CaptureFixture[str]) -> None:
+    with running_server() as server, server.client() as client:
+        told = [(client.tappend(demo_group.STREAM, {"n": number}), number) for number in (1, 2, 3)]
+        reckoned(client, told)
+        reckoned(client, told[:1] + told[2:])  # the reply to one of them was lost
+        printed = capsys.readouterr().out
+        assert printed.count("✓") == 6
+        assert "; 1 of them are in the log" in printed
+        with pytest.raises(SystemExit):
+            reckoned(client, [*told, (StreamId(told[-1][0].ms + 1, 0), 4)])
+        assert "✗ NOT TRUE: each acknowledged entry is in the log" in capsys.readouterr().out
+        with pytest.raises(SystemExit):
+            reckoned(client, [told[1], told[0], told[2]])
+        assert "✗ NOT TRUE: the log is in the order" in capsys.readouterr().out
+        client.tappend(demo_group.STREAM, {"n": 2})
+        with pytest.raises(SystemExit):
+            reckoned(client, told)
+        assert "✗ NOT TRUE: each entry is there exactly once" in capsys.readouterr().out
+
+
+def test_members_that_differ_are_a_broken_promise(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo_group, "PATIENCE", 0.1)
+    members = [SimpleNamespace(ask=lambda *_, digest=digest: digest) for digest in (b"a", b"a", b"b")]
+    demo_group.compare(cast("Any", members[:2]))
+    with pytest.raises(SystemExit):
+        demo_group.compare(cast("Any", members))
+    assert "✗ NOT TRUE: the digests of all members are equal" in capsys.readouterr().out
+
+
+def test_the_state_of_a_member() -> None:
+    leading = {"member": "m1", "phase": "leading", "lease_left_ms": 900}
+    following = {"member": "m2", "phase": "following"}
+    assert demo_group.state_of(leading, ["m1", "m2"]) == LEADS
+    assert demo_group.state_of(leading | {"lease_left_ms": 0}, ["m1", "m2"]) == "not in sync"
+    assert demo_group.state_of(following, ["m1", "m2"]) == IN_SYNC
+    assert demo_group.state_of(following, ["m1"]) == "not in sync"
+    assert demo_group.state_of(None, ["m1"]) == "not in sync"
+
+
+def test_the_longest_pause_after_a_fault() -> None:
+    writes = [0.0, 3.0, 4.0, 6.0, 6.5, 10.0]
+    assert demo_group.longest_pause(writes, 3.5, 6.2) == (4.0, 2.0)
+    assert demo_group.longest_pause(writes, 6.6, 7.0) == (6.5, 3.5)
+
+
+# -- the timeline ----------------------------------------------------------------------------------------------------
+def drawn() -> Timeline:
+    """Three seconds: m1 leads, is killed, and m2 leads; nobody looked for a second."""
+    timeline = Timeline(["m1", "m2"])
+    for at, states in ((0.1, (LEADS, IN_SYNC)), (0.6, (KILLED, IN_SYNC)), (1.1, (KILLED, LEADS)), (2.6, (CUT, LEADS))):
+        timeline.seen.append((at, dict(zip(("m1", "m2"), states, strict=True))))
+    timeline.writes += [0.1, 0.2, 0.3, 0.4, 1.2, 1.3, 2.7]
+    timeline.faults.append(Fault("kill <m1>", 0.55, 2.0, 0.4, 0.8))
+    return timeline
+
+
+def test_rows_of_the_timeline() -> None:
+    timeline = drawn()
+    assert timeline.rows() == ["writes  █ ▅  ▃", "m1      █KKCCC", "m2      ░░████"]
+    assert timeline.rows(2) == ["writes   ▃", "m1      CC", "m2      ██"]
+    assert timeline.legend().startswith("█ leads  ░ in sync")
+
+
+def test_the_timeline_as_a_file(tmp_path: Path) -> None:
+    drawn().save(tmp_path / "a.svg", "a & b")
+    tree = ElementTree.parse(tmp_path / "a.svg").getroot()
+    text = "|".join(tree.itertext())
+    assert "a & b" in text
+    assert "kill <m1>" in text
+    assert "longest pause 0.80 s" in text
+    assert "m1: killed, 0.6 to 2.6 s" in text
+
+
+def test_a_terminal_is_redrawn_in_place(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    screen = Screen(drawn(), width=15)
+    screen.draw()
+    screen.draw()
+    screen.erase()
+    rows = "   writes   ▃\n   m1      CC\n   m2      ██\n"
+    assert capsys.readouterr().out == f"{rows}\x1b[3A\x1b[J{rows}\x1b[3A\x1b[J"
+
+
+def test_a_file_gets_a_line_per_second(capsys: pytest.CaptureFixture[str]) -> None:
+    timeline = drawn()
+    screen = Screen(timeline, width=80)
+    screen.draw()
+    screen.draw()
+    timeline.seen.append((2.9, timeline.seen[-1][1]))
+    screen.draw()
+    assert capsys.readouterr().out == "     2.6 s        7 writes   m1 cut off, m2 leads\n"
