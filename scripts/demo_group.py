@@ -23,6 +23,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from itertools import count, pairwise
 from pathlib import Path
@@ -192,8 +193,8 @@ class Group:
 
     def start(self) -> None:
         """Start the members and wait until they are in sync; then start the clock of the timeline, and the writer."""
-        for each in self.members:
-            each.server.start()
+        with ThreadPoolExecutor(len(self.members)) as threads:
+            list(threads.map(lambda each: each.server.start(), self.members))
         end = time.monotonic() + PATIENCE
         while not settled(seen := self.states()):
             if time.monotonic() > end:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,12 +10,10 @@ from xml.etree import ElementTree
 
 import pytest
 
+from respserver.testing import RunningServer
 from scripts import demo_group
 from scripts.demo_timeline import CUT, IN_SYNC, KILLED, LEADS, Fault, Screen, Timeline
 from tidelog import Client, StreamId
-from tidelog.testing import running_server
-
-ROOT = Path(__file__).parent.parent
 
 
 @pytest.mark.slow
@@ -34,14 +30,17 @@ def test_the_demo_keeps_its_promises(capsys: pytest.CaptureFixture[str], tmp_pat
         assert what in text
 
 
-def test_help_explains_the_demo() -> None:
-    words = [sys.executable, str(ROOT / "scripts/demo_group.py"), "--group"]
-    printed = subprocess.run([*words, "--help"], capture_output=True, text=True, check=True).stdout
+def test_help_explains_the_demo(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["demo_group.py", "--group", "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        demo_group.main()
+    printed = capsys.readouterr().out
     assert '"Cut off" means' in printed
     assert "--lease SECONDS" in printed
-    wrong = subprocess.run([*words, "--lease", "0"], capture_output=True, text=True, check=False)
-    assert "--lease is 0.5 to 30 seconds" in wrong.stderr
-    assert wrong.returncode == 2
+    monkeypatch.setattr("sys.argv", ["demo_group.py", "--group", "--lease", "0"])
+    with pytest.raises(SystemExit, match="2"):
+        demo_group.main()
+    assert "--lease is 0.5 to 30 seconds" in capsys.readouterr().err
 
 
 # -- what the demo would find --------------------------------------------------------------------------------------
@@ -50,8 +49,10 @@ def reckoned(client: Client, acknowledged: list[tuple[StreamId, int]]) -> None:
     demo_group.reckon(client, writer, [], [])
 
 
-def test_a_lost_doubled_or_misplaced_entry_is_a_broken_promise(capsys: pytest.CaptureFixture[str]) -> None:
-    with running_server() as server, server.client() as client:
+def test_a_lost_doubled_or_misplaced_entry_is_a_broken_promise(
+    server: RunningServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Client(f"redis://127.0.0.1:{server.port}") as client:
         told = [(client.tappend(demo_group.STREAM, {"n": number}), number) for number in (1, 2, 3)]
         reckoned(client, told)
         reckoned(client, told[:1] + told[2:])  # the reply to one of them was lost
