@@ -283,8 +283,8 @@ def play(lease: float, calm: float, picture: Path) -> None:
     title(f"1. Three members, a coordinator in a directory, a lease of {lease:g} s, and a writer")
     with running(lease) as group:
         group.start()
-        for each in group.members:
-            say(f"{each.name}: process {each.server.pid}, {each.url}, {group.states()[each.name]}")
+        for member in group.members:
+            say(f"{member.name}: process {member.server.pid}, {member.url}, {group.states()[member.name]}")
         with Client(group.members[0].url) as client:
             say(which_tidelog(client))
         title("2. The leader fails three times")
@@ -303,8 +303,12 @@ def play(lease: float, calm: float, picture: Path) -> None:
         leader = group.leader
         assert leader is not None
         with Client(leader.url) as client:
-            reckon(client, group.writer, group.acknowledged, group.timeline.faults)
+            result = reckon(client, group.writer, group.acknowledged)
         compare(group.members)
+        title("5. In short")
+        say(result)
+        for each in group.timeline.faults:
+            say(f"{each.what}: the writer's longest pause was {each.pause:.2f} s")
 
 
 def fail(group: Group, fault: str, what: str, remedy: str, calm: float) -> None:
@@ -342,24 +346,24 @@ def longest_pause(writes: list[float], begins: float, ends: float) -> tuple[floa
     return max(near, key=lambda pause: pause[1])
 
 
-def reckon(client: Client, writer: Writer, others: list[tuple[StreamId, int]], faults: list[Fault]) -> None:
-    """Compare the log with what the clients were told; ``others``: what was acknowledged to others than the writer."""
+def reckon(client: Client, writer: Writer, others: list[tuple[StreamId, int]]) -> str:
+    """Compare the log with what the clients were told, and return the result in a sentence.
+
+    ``others``: what was acknowledged to others than the writer.
+    """
     acknowledged = writer.acknowledged + others
     entries = [(entry.id, int(entry.text().get("n", 0))) for page in client.pages(STREAM) for entry in page]
     there = dict(entries)
     lost = [number for found, number in acknowledged if there.get(found) != number]
-    say(f"{len(acknowledged):,} writes acknowledged, {len(lost)} lost")
-    told = ", ".join(f"{count} {what}" for what, count in sorted(writer.errors.items())) or "none"
-    unknown = len(entries) - len(acknowledged) + len(lost)
-    say(f"other attempts: {told}; {unknown} of them are in the log, which the client could not know")
-    for fault in faults:
-        say(f"longest pause of the writer: {fault.pause:.2f} s after {fault.what}")
-    promise(not lost, "each acknowledged entry is in the log, under the ID that the client was told")
+    promise(not lost, f"each acknowledged entry is in the log, under the ID that the client was told: {len(lost)} lost")
     times = Counter(number for _, number in entries)
     promise(max(times.values()) == 1, "each entry is there exactly once")
     sent = [found for found, _ in writer.acknowledged]
     in_order = [found for found, _ in entries] == sorted(there) and sent == sorted(set(sent))
     promise(in_order, "the log is in the order of the IDs, and so are the replies that the client received")
+    told = ", ".join(f"{number} {what}" for what, number in sorted(writer.errors.items())) or "0"
+    had_run = len(entries) - len(acknowledged)
+    return f"{len(acknowledged):,} writes acknowledged, 0 lost; not acknowledged: {told}, of which {had_run} had run"
 
 
 def compare(members: list[Member]) -> None:
