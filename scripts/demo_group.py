@@ -329,11 +329,10 @@ def fail(group: Group, fault: str, what: str, remedy: str, calm: float) -> None:
         say(f"{group.now():5.1f} s   {remedy.format(old.name)}")
         early = len(loyal.acknowledged)
         old.recover()
-        recovers = group.now()
         group.until(lambda: settled(group.state), "all members are in sync")
     group.acknowledged += loyal.acknowledged  # after its recovery, it may have become the leader again
     begins_pause, pause = longest_pause(group.timeline.writes, begins, group.now())
-    group.timeline.faults.append(Fault(what, begins, recovers, begins_pause, pause))
+    group.timeline.faults.append(Fault(what, begins, begins_pause, pause))
     say(f"{group.now():5.1f} s   {new.name} leads, and all are in sync; the writer's longest pause was {pause:.2f} s")
     told = f"{len(loyal.acknowledged)} of {loyal.attempts} writes"
     promise(not early, f"{old.name} acknowledged {told} of a client that talks to it alone")
@@ -362,7 +361,7 @@ def reckon(client: Client, writer: Writer, others: list[tuple[StreamId, int]]) -
     in_order = [found for found, _ in entries] == sorted(there) and sent == sorted(set(sent))
     promise(in_order, "the log is in the order of the IDs, and so are the replies that the client received")
     told = ", ".join(f"{number} {what}" for what, number in sorted(writer.errors.items())) or "0"
-    had_run = len(entries) - len(acknowledged)
+    had_run = sum(number > 0 for number in there.values()) - len(sent)
     return f"{len(acknowledged):,} writes acknowledged, 0 lost; not acknowledged: {told}, of which {had_run} had run"
 
 

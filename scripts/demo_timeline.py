@@ -41,7 +41,6 @@ class Fault:
 
     what: str  # "kill -9 m1"
     begins: float  # seconds since the timeline's start, as all times here
-    ends: float
     pause_begins: float
     pause: float
 
