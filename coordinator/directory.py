@@ -181,7 +181,8 @@ class DirectoryCoordinator:
                 self._known[key] = newest, entry
             if not entry.exists or not entry.lease or self._alive(entry.lease):
                 return newest, entry
-            versions.append(directory, newest, _Key(False, "", b"").encode(), self._path, sync=False)
+            # Synced: a power loss would leave an empty file, which nobody could tell from a damaged one.
+            versions.append(directory, newest, _Key(False, "", b"").encode(), self._path, sync=True)
 
     def _directory(self, key: str) -> Path:
         name = quote(key, safe="")

@@ -168,6 +168,31 @@ def test_few_files_remain(tmp_path: Path) -> None:
     assert len(files) <= 6, files  # the mark, two versions of the key, two of a lease and its lock
 
 
+def test_a_power_loss_after_a_key_was_deleted_with_its_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: set[int] = set()
+    fsync = os.fsync
+
+    def noted(fd: int) -> None:
+        synced.add(os.fstat(fd).st_ino)
+        fsync(fd)
+
+    async def story(boot: str, version: int) -> None:
+        one = DirectoryCoordinator(tmp_path, timeout=20, boot=lambda: boot)
+        assert await one.get(KEY) is None
+        lease = await one.grant(60_000)
+        assert await one.swap(KEY, b"1", 0, lease) == version
+        await one.revoke(lease)
+        assert await one.get(KEY) is None
+        await one.close()
+
+    monkeypatch.setattr(os, "fsync", noted)
+    asyncio.run(story("first", 1))
+    for path in (tmp_path / "keys" / KEY).iterdir():
+        if path.stat().st_ino not in synced:
+            os.truncate(path, 0)  # the name was written to disk, the contents were not
+    asyncio.run(story("second", 3))
+
+
 # -- versions --------------------------------------------------------------------------------------------------------
 def test_only_one_process_creates_a_version(tmp_path: Path) -> None:
     assert versions.append(tmp_path, 0, b"a", tmp_path, sync=True) is Outcome.DONE
