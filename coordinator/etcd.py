@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -114,8 +115,9 @@ class EtcdCoordinator:
     async def get(self, key: str) -> Versioned | None:
         """See ``Coordinator.get``."""
         reply = await self._call("/kv/range", {"key": _text(key)})
-        for found in reply.get("kvs", ()):
-            return Versioned(base64.b64decode(found.get("value", "")), int(found["mod_revision"]))
+        with _read(reply):
+            for found in reply.get("kvs", ()):
+                return Versioned(base64.b64decode(found.get("value", "")), int(found["mod_revision"]))
         return None
 
     async def swap(self, key: str, value: bytes | None, version: int, lease: Lease | None = None) -> int | None:
@@ -129,17 +131,20 @@ class EtcdCoordinator:
             change = {"request_put": put}
         condition = {"key": name, "target": "MOD", "result": "EQUAL", "mod_revision": str(version)}
         reply = await self._call("/kv/txn", {"compare": [condition], "success": [change]}, once=True)
-        return int(reply["header"]["revision"]) if reply.get("succeeded") else None
+        with _read(reply):
+            return int(reply["header"]["revision"]) if reply.get("succeeded") else None
 
     async def grant(self, ms: int) -> Lease:
         """See ``Coordinator.grant``."""
         reply = await self._call("/lease/grant", {"TTL": str(-(-ms // 1000))})
-        return Lease(str(reply["ID"]), ms)
+        with _read(reply):
+            return Lease(str(reply["ID"]), ms)
 
     async def keep(self, lease: Lease) -> bool:
         """See ``Coordinator.keep``."""
         reply = await self._call("/lease/keepalive", {"ID": lease.id})
-        return int(reply["result"].get("TTL", 0)) > 0
+        with _read(reply):
+            return int(reply["result"].get("TTL", 0)) > 0
 
     async def revoke(self, lease: Lease) -> None:
         """See ``Coordinator.revoke``."""
@@ -182,7 +187,7 @@ class EtcdCoordinator:
                 reply = self._authorized(client, path, body)
                 self._first = number
                 return reply
-            except (Etcd3Exception, requests.RequestException, KeyError) as error:
+            except (Etcd3Exception, requests.RequestException, KeyError, TypeError) as error:
                 detail = getattr(error, "detail_text", None) or str(error)
                 if _GONE in detail:
                     raise LeaseGoneError("the lease is gone") from error
@@ -279,7 +284,14 @@ class _EtcdWatch:
                         break
                     for line in response.iter_lines(chunk_size=None):
                         revision = self._received(line, revision)
-            except (OSError, Etcd3Exception, KeyError, ValueError):  # a requests' error is an OSError
+            except (
+                OSError,
+                Etcd3Exception,
+                AttributeError,
+                KeyError,
+                TypeError,
+                ValueError,
+            ):  # of requests: an OSError
                 if not self._stopped.wait(0.1):
                     attempt += 1
             else:
@@ -298,6 +310,15 @@ class _EtcdWatch:
             except RuntimeError:  # the loop has ended
                 self._stopped.set()
         return max(revision, int(result["header"]["revision"]) + 1)
+
+
+@contextmanager
+def _read(reply: object) -> Iterator[None]:
+    """Read an answer. Raises CoordinatorError if it is not one of etcd, but for example of a proxy before it."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise CoordinatorError(f"etcd did not answer as it should: {str(reply)[:200]}") from error
 
 
 def _text(key: str) -> str:

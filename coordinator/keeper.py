@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 
 from .clock import boottime
-from .interface import Coordinator, CoordinatorError, Lease
+from .interface import Coordinator, Lease
 from .renewals import Renewals
 
 
@@ -31,13 +31,15 @@ async def keep_renewing(
             continue
         renewals.send(now, count)
         try:
-            if await coordinator.keep(lease):
-                renewals.succeeded()
-            else:
-                renewals.lose()
-            changed()
-        except CoordinatorError:
+            kept = await coordinator.keep(lease)
+        except Exception:  # noqa: BLE001 - without renewals, a leader would be silent for ever
             renewals.failed(clock())
+            continue
+        if kept:
+            renewals.succeeded()
+        else:
+            renewals.lose()
+        changed()
 
 
 class LeaseKeeper:
@@ -105,7 +107,12 @@ class LeaseKeeper:
         self._task = asyncio.current_task()
         self._loop = asyncio.get_running_loop()
         self._started.set()
-        coordinator = connect()
+        try:
+            coordinator = connect()
+        except Exception:  # noqa: BLE001 - the member gets another lease
+            self._renewals.lose()
+            changed()
+            return
         try:
             await keep_renewing(self._renewals, coordinator, lease, lambda: self._beats, self._clock, changed)
         finally:

@@ -6,8 +6,11 @@ import asyncio
 import json
 import signal
 import sys
+import threading
 import time
 import urllib.request
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,7 @@ import pytest
 import trustme
 
 from coordinator.connect import connect
-from coordinator.interface import CoordinatorConfigError, CoordinatorError
+from coordinator.interface import CoordinatorConfigError, CoordinatorError, Lease
 from tests.coordinator.etcds import Etcds, free_ports
 
 
@@ -64,6 +67,38 @@ def test_nobody_answers() -> None:
         await one.close()
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    "answer", ['{"error": "?"}', "{}", "[]", '{"result": 1, "kvs": [{}], "succeeded": 1}', "<html>"]
+)
+def test_answers_of_something_else(answer: str) -> None:
+    class Proxy(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(answer.encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    async def story(port: int) -> None:
+        one = connect(f"etcd://127.0.0.1:{port}", timeout=5)
+        with pytest.raises(CoordinatorError, match="did not answer as it should"):
+            await one.keep(Lease("1", 5000))
+        with pytest.raises(CoordinatorError, match="did not answer as it should"):
+            await one.grant(5000)
+        for call in (one.get("k"), one.swap("k", b"1", 0)):
+            with suppress(CoordinatorError):  # an empty answer of etcd has no fields
+                assert await call is None
+        await one.close()
+
+    with HTTPServer(("127.0.0.1", 0), Proxy) as proxy:
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        try:
+            asyncio.run(story(proxy.server_port))
+        finally:
+            proxy.shutdown()
 
 
 def test_users(tmp_path: Path) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from coordinator.clock import boottime
 from coordinator.connect import connect
-from coordinator.interface import Coordinator
+from coordinator.interface import Coordinator, Lease
 from coordinator.keeper import LeaseKeeper, keep_renewing
 from coordinator.renewals import Renewals
 from coordinator.simulated import SimulatedCoordinator, SimulatedStore
@@ -41,6 +42,20 @@ class Leader:
     async def __aexit__(self, *_: object) -> None:
         self.keeper.stop()
         await self.coordinator.close()
+
+
+class Keep:
+    """A call ``keep`` that fails in a way that nobody has thought of."""
+
+    def __init__(self, keep: Callable[[Lease], Awaitable[bool]]) -> None:
+        self.fails = 0
+        self._keep = keep
+
+    async def __call__(self, lease: Lease) -> bool:
+        if self.fails:
+            self.fails -= 1
+            raise KeyError("result")
+        return await self._keep(lease)
 
 
 def test_it_renews_while_the_loop_beats_and_not_when_it_hangs(tmp_path: Path) -> None:
@@ -86,12 +101,24 @@ def test_a_revoked_lease_is_reported_once(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-@pytest.mark.parametrize("fault", ["none", "cut", "lost replies"])
+def test_a_thread_that_cannot_connect_loses_the_lease() -> None:
+    def connect() -> Coordinator:
+        raise OSError("too many open files")
+
+    keeper = LeaseKeeper(connect, Lease("1", MS), boottime(), (changes := threading.Semaphore(0)).release)
+    assert changes.acquire(timeout=10)
+    assert keeper.lost
+    keeper.stop()
+
+
+@pytest.mark.parametrize("fault", ["none", "cut", "lost replies", "bug"])
 def test_without_a_thread(fault: str) -> None:
     async def story() -> None:
         loop = asyncio.get_running_loop()
         store = SimulatedStore()
         member = SimulatedCoordinator(store, timeout=1.0, delay=lambda: 0.01)
+        keep = Keep(member.keep)
+        member.keep = keep  # type: ignore[method-assign]
         granted = loop.time()
         lease = await member.grant(5000)
         await member.swap("leader", b"1", 0, lease)
@@ -107,6 +134,7 @@ def test_without_a_thread(fault: str) -> None:
                 if fault == "cut":
                     member.cut()
                 member.lost_replies = 2 if fault == "lost replies" else 0
+                keep.fails = 2 if fault == "bug" else 0
             if await other.get("leader") is None:
                 assert not renewals.valid(loop.time())
             elif fault != "cut":
