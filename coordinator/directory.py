@@ -11,8 +11,8 @@ process exits, so the key of a killed leader is deleted at the next poll of a wa
 Its key is deleted when the lease expires, by CLOCK_BOOTTIME.
 
 A watch polls every 20 ms: it lists the key's directory (18 us), and reads the lease and tries its lock if the key is
-bound to one (60 us in all, 0.3 % of a core). inotify would not notice that a lease expires, and reports a closed file
-before its lock is released.
+bound to one (60 us in all, 0.3 % of a core). It does so in the thread, since a stall of the disk must not stall the
+server. inotify would not notice that a lease expires, and reports a closed file before its lock is released.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import fcntl
 import os
 import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
@@ -110,7 +110,7 @@ class DirectoryCoordinator:
 
     def watch(self, key: str) -> _DirectoryWatch:
         """See ``Coordinator.watch``."""
-        watch = _DirectoryWatch(lambda: self._checked(lambda: self._current(key)[0]))
+        watch = _DirectoryWatch(lambda: self._in_thread(lambda: self._current(key)[0]))
         self._watches.add(watch)
         return watch
 
@@ -283,7 +283,7 @@ class DirectoryCoordinator:
 class _DirectoryWatch:
     """Polls the version of a key."""
 
-    def __init__(self, version: Callable[[], int]) -> None:
+    def __init__(self, version: Callable[[], Awaitable[int]]) -> None:
         self._version = version
         self._seen: int | None = None  # None: nothing was notified yet, or the directory could not be read
         self._closed = asyncio.Event()
@@ -294,7 +294,7 @@ class _DirectoryWatch:
     async def __anext__(self) -> None:
         while not self._closed.is_set():
             try:
-                version = self._version()
+                version = await self._version()
             except CoordinatorError:
                 self._seen = None
             else:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -326,6 +327,31 @@ def test_a_directory_that_is_removed_while_in_use(tmp_path: Path, how: str) -> N
         (tmp_path / "old").rename(tmp_path / "tide")
         await asyncio.wait_for(back, 20)
         assert await one.get("state") == Versioned(b"1", 1)
+        await one.close()
+
+    asyncio.run(story())
+
+
+def test_a_watch_of_a_disk_that_stalls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop is the server's: it goes on, and can end the watch."""
+    stalled, goes_on = threading.Event(), threading.Event()
+    listdir = os.listdir
+
+    def stall(path: Path) -> list[str]:
+        stalled.set()
+        assert goes_on.wait(5)  # the loop sets it
+        return listdir(path)
+
+    async def story() -> None:
+        one = DirectoryCoordinator(tmp_path, timeout=20)
+        await one.swap("state", b"1", 0)
+        watch = one.watch("state")
+        monkeypatch.setattr(os, "listdir", stall)
+        waiting = asyncio.create_task(watch.__anext__())
+        await asyncio.to_thread(stalled.wait, 20)
+        assert not waiting.done()
+        goes_on.set()
+        await asyncio.wait_for(waiting, 20)
         await one.close()
 
     asyncio.run(story())
