@@ -24,6 +24,11 @@ class TickClient:
         raise NotImplementedError
 
     def cut(self, why: str) -> None:
+        """Close immediately and log why."""
+        raise NotImplementedError
+
+    def kill(self) -> None:
+        """Close immediately."""
         raise NotImplementedError
 
     # -- withheld replies (``runtime.withholding``) ------------------------------------------------------------

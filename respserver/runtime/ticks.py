@@ -68,6 +68,8 @@ class Ticks:
         self.confirmation = Confirmation()  # call confirmed_changed() after a change
         self.on_confirmed: Callable[[], None] | None = None  # called by confirmed_changed()
         self._confirming = False  # replies may have to be withheld; the only check if ``replica-acks`` is 0
+        self._needed = False  # they have to be; otherwise, only the rest of the withheld ones is to be released
+        self._releasing = False  # this rest follows at the end of the next tick
         self._withholding = Withholding(clock.mono, self._failed)
         self._cut_next = ""  # why the next tick closes the clients whose replies it would withhold
 
@@ -111,7 +113,7 @@ class Ticks:
             return
         if large and (self._only_reads or not self._pending) and self.writable and (
             self._data.disk.writable() == self._refused
-        ) and (not self._confirming or self._all_confirmed()):
+        ) and (not self._confirming or (self._withholding.since() is None and self._all_confirmed())):
             self._send(client)
             return
         client.queued = True
@@ -292,14 +294,27 @@ class Ticks:
         """Release the withheld replies that ``confirmation`` allows now. Called when its answers have changed."""
         confirmation = self.confirmation
         if confirmation.needed():
-            self._confirming = True
+            self._confirming = self._needed = True
             if self._withholding.since() is not None:
-                self._withholding.release(confirmation.confirmed())
+                self._release_withheld(confirmation.confirmed())
         elif self._confirming and not self._cut_next:
-            self._confirming = False
-            self._withholding.release(EVERYTHING)
+            self._needed = False
+            self._release_withheld(EVERYTHING)
+            self._confirming = self._withholding.since() is not None
         if self.on_confirmed is not None:
             self.on_confirmed()
+
+    def _release_withheld(self, confirmed: int) -> None:
+        """Release withheld replies of some clients; those of the others follow in later ticks, as in release()."""
+        if self._releasing and not self.whole:
+            return
+        if self._withholding.release(confirmed, EVERYTHING if self.whole else FLUSH_AT_ONCE) and not self._releasing:
+            self._releasing = True
+            self.after(self._release_rest)
+
+    def _release_rest(self) -> None:
+        self._releasing = False
+        self.confirmed_changed()
 
     @property
     def confirming(self) -> bool:
@@ -320,10 +335,18 @@ class Ticks:
         role. The clients of the current tick follow at its end."""
         if not self._confirming:
             return
-        for client in [*self._withholding.take_clients(), *self._held]:
-            client.cut(why)
+        self._cut(list(dict.fromkeys([*self._withholding.take_clients(), *self._held])), why)
         self._cut_next = why
         self.queue()
+
+    def _cut(self, clients: list[TickClient], why: str) -> None:
+        """Close clients immediately, since none of these replies may leave. Thousands of log lines would take long."""
+        if len(clients) == 1:
+            clients[0].cut(why)
+        elif clients:
+            self._logger.warning(f"{len(clients)} clients closed: {why}")
+            for client in clients:
+                client.kill()
 
     def _all_confirmed(self) -> bool:
         return self.confirmation.confirmed() >= self._data.disk.offset
@@ -331,19 +354,20 @@ class Ticks:
     def _release_confirmed(self, clients: list[TickClient]) -> None:
         """Send the replies of a tick if everything that it could see is confirmed, otherwise withhold them."""
         offset = self._data.disk.offset
-        confirmed = self.confirmation.confirmed()
+        confirmed = self.confirmation.confirmed() if self._needed else EVERYTHING
         if self._withholding.since() is not None:
-            self._withholding.release(confirmed)
+            self._release_withheld(confirmed)
         if confirmed < offset:
             self._withholding.withhold(clients, offset)
         else:
             for client in clients:
                 client.shows_data = False
+                if self._releasing:
+                    self._withholding.confirm(client, confirmed)  # its earlier replies leave first
             self._send_all(clients)
         if self._cut_next:
             why, self._cut_next = self._cut_next, ""
-            for client in self._withholding.take_clients():
-                client.cut(why)
+            self._cut(self._withholding.take_clients(), why)
             self.confirmed_changed()
 
     # -- log offsets -----------------------------------------------------------------------------------------

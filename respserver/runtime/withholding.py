@@ -63,17 +63,31 @@ class Withholding:
                 self._entries += len(left)
         self._purge_at = max(PURGED_FROM, 2 * self._entries)
 
-    def release(self, offset: int) -> None:
-        """Release the replies that wait for log offset ``offset`` or an earlier one."""
+    def release(self, offset: int, limit: int) -> bool:
+        """Release the replies that wait for log offset ``offset`` or an earlier one, of ``limit`` clients at most.
+        Returns whether more of them are left."""
         ticks = self._ticks
         while ticks and ticks[0][0] <= offset:
-            clients = ticks.popleft()[2]
+            if limit <= 0:
+                return True
+            awaited, since, clients = ticks[0]
+            if len(clients) <= limit:
+                ticks.popleft()
+            else:
+                ticks[0] = awaited, since, clients[limit:]
+                del clients[limit:]
+            limit -= len(clients)
             self._entries -= len(clients)
             for client in clients:
-                try:
-                    client.confirm(offset)
-                except Exception as error:  # noqa: BLE001 - as above
-                    self._failed(client, error)
+                self.confirm(client, offset)
+        return False
+
+    def confirm(self, client: TickClient, offset: int) -> None:
+        """Release the replies of one client."""
+        try:
+            client.confirm(offset)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._failed(client, error)
 
     def take_clients(self) -> list[TickClient]:
         """Return the clients with withheld replies, each once, and forget them."""
