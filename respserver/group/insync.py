@@ -53,6 +53,9 @@ class InSync(ServerPart, Confirmation):
 
     # -- Confirmation --------------------------------------------------------------------------------------------
     def needed(self) -> bool:
+        return not self._data.follower or self._link.withholds()  # a leader needs its lease with replica-acks 0, too
+
+    def each(self) -> bool:
         return self._link.withholds() if self._data.follower else self._config.replica_acks == INSYNC
 
     def confirmed(self) -> int:
@@ -60,6 +63,8 @@ class InSync(ServerPart, Confirmation):
             return self._link.confirmed  # as received from the leader
         if not (self.leading and self._valid()):
             return -1
+        if self._config.replica_acks != INSYNC:
+            return self._data.disk.offset
         if not (self.names or self._joining or self._sent or self._holding):
             return self._data.disk.synced
         return self._confirmed

@@ -181,7 +181,7 @@ class Timings:
     def configure(self) -> None:
         config = self._config
         self.tracking = config.latency_tracking
-        self.each = self.tracking or self._confirming or config.replica_acks != 0
+        self.each = self.tracking or self._confirming or config.replica_acks != 0 or bool(config.group)
         self.slowlog.slower_than = config.slowlog_log_slower_than
         self.slowlog.resize(config.slowlog_max_len)
         self.latency.threshold = config.latency_monitor_threshold

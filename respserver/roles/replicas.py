@@ -157,7 +157,7 @@ class Replicas(ServerPart):
 
     @property
     def each(self) -> bool:
-        return self._ticks.confirmation.needed()
+        return self._ticks.confirmation.each()
 
     @property
     def confirmed(self) -> int:

@@ -14,6 +14,10 @@ class Confirmation:
         """Return whether replies wait at all. ``Ticks`` reads it only in confirmed_changed()."""
         return False
 
+    def each(self) -> bool:
+        """Return whether the replicas of this server acknowledge each tick, and learn what is confirmed."""
+        return self.needed()
+
     def confirmed(self) -> int:
         """Return the log offset up to which replies may be released now; -1: none at all."""
         return EVERYTHING

@@ -114,6 +114,27 @@ def test_a_stopped_leader_says_nothing_when_it_goes_on(group: Group) -> None:
     writer.check(group.wait())
 
 
+@pytest.mark.parametrize("when", ["before", "while it is silent"])
+def test_a_leader_needs_its_lease_with_replica_acks_0(group: Group, when: str) -> None:
+    leader = group.wait()
+    leader("SET", "seen", "old")
+    zero = ("CONFIG", "SET", "replica-acks", 0)
+    if when == "before":
+        leader(*zero)
+        assert leader("GET", "seen") == b"old"
+    with Raw(leader.port) as late:
+        leader.freeze()
+        late.send("GET", "seen")
+        if when != "before":
+            late.send(*zero)
+        wait_until(lambda: group.leader(*group.others(leader)), "another leader")
+        leader.thaw()
+        with pytest.raises((ConnectionError, EOFError)):
+            late.read()
+    group.wait()
+    leader("CONFIG", "SET", "replica-acks", "insync")
+
+
 def test_a_lost_follower_leaves_the_set_first(group: Group) -> None:
     leader = group.wait()
     gone = group.others(leader)[0]
