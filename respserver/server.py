@@ -460,10 +460,10 @@ class RespServer:
         self.listeners.close()
         self.ticks.whole = True
         self.slicing.finish_all()
-        if not now:
-            await self.roles.let_catch_up()
-        if self.membership is not None:
+        if self.membership is not None:  # one member has the whole log soon; the slowest one does not matter
             await self.membership.finish(hand_over=not now)
+        elif not now:
+            await self.roles.let_catch_up()
         for timer in (self._cron, self._waker, self._expirer, self._after_stall, self._forgetter):
             if timer is not None:
                 timer.cancel()

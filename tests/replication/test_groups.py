@@ -217,6 +217,20 @@ def test_a_stopping_leader_hands_over(group: Group) -> None:
     assert any(each["why"] == f"{group.name(leader)} handed over" for each in status(group.nodes[0])["events"][-6:])
 
 
+def test_a_stopping_leader_does_not_wait_for_a_slow_member(group: Group) -> None:
+    leader = group.wait()
+    slow = group.others(leader)[0]
+    slow.freeze()
+    leader("SET", "k", "v")  # the slow member leaves the set, and remains connected
+    began = time.monotonic()
+    leader.stop()
+    wait_until(lambda: group.leader(*[node for node in group.others(leader) if node is not slow]), "another leader")
+    assert time.monotonic() - began < SLOW  # shutdown-timeout is 10 seconds
+    slow.thaw()
+    leader.start()
+    group.wait()
+
+
 def test_removal(group: Group) -> None:
     leader = group.wait()
     extra = group.add()
