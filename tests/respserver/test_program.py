@@ -135,7 +135,7 @@ def test_the_examples_in_the_help_text_are_valid() -> None:
 
     examples = re.findall(r"^  (?:echo '(.*)' \| )?tidelog-server(.*?)(?:   .*)?$", program.HELP, re.MULTILINE)
     examples = [(text, rest) for text, rest in examples if "--help" not in rest]
-    assert len(examples) == 7
+    assert len(examples) == 8
     stdin = [text for text, _ in examples if text]
     assert stdin == ["maxmemory 512mb"]
     for _, rest in examples:
