@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection
 
 from replication.feed import ReplicaFeed
 from respserver.config.valuetypes import INSYNC
+from respserver.group.document import ServerGroupState
 from respserver.roles.link import LeaderLink
 from respserver.roles.replicas import Replicas
 from respserver.runtime.confirmation import Confirmation
@@ -70,11 +71,15 @@ class InSync(ServerPart, Confirmation):
         return self._confirmed
 
     # -- the set as the coordinator has it -----------------------------------------------------------------------
-    def begin(self, names: Collection[str], me: str) -> None:
-        """Begin to lead with the in-sync set ``names``. The offset that an earlier leader has confirmed is unknown."""
+    def begin(self, state: ServerGroupState, me: str, version: int) -> None:
+        """This member leads now, from this version of the state on. What an earlier leader has confirmed is not known.
+
+        If it was only silent, a change that it sent before may still happen: it continues to count.
+        """
         mono = self._clock.mono()
-        self.names = frozenset(names) - {me}
-        self._sent, self._joining, self._met = [], {}, set()
+        self.names = frozenset(state.in_sync) - {me}
+        self._sent = [each for each in self._sent if each[0] >= version]
+        self._joining, self._met = {}, set()
         self._confirmed, self._begun = 0, self._data.disk.offset
         self._moved = dict.fromkeys(self.names, (0, mono))
         self._holding = 0
@@ -92,9 +97,9 @@ class InSync(ServerPart, Confirmation):
         """Record that a change of the set is being sent, which replaces version ``replaces`` of the state."""
         self._sent.append((replaces, frozenset(names) - {me}))
 
-    def adopt(self, names: Collection[str], me: str, version: int) -> None:
-        """Use the set that the coordinator has at this version. Changes of earlier versions can no longer succeed."""
-        before, self.names = self.names, frozenset(names) - {me}
+    def adopt(self, state: ServerGroupState, me: str, version: int) -> None:
+        """The coordinator has this state at this version. Changes of earlier versions can't happen any more."""
+        before, self.names = self.names, frozenset(state.in_sync) - {me}
         self._sent = [each for each in self._sent if each[0] >= version]
         mono = self._clock.mono()
         for name in self.names - before:  # only a connected member was added

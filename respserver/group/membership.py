@@ -421,7 +421,7 @@ class GroupMembership(ServerPart):
         if state is None or state.epoch != epoch or state.leader != self.name:
             await self._give_up()
             return
-        self.in_sync.begin(state.in_sync, self.name)
+        self.in_sync.begin(state, self.name, self.store.version)
         self._led = self._epoch = epoch
         try:
             self._roles.lead_epoch(secrets.token_hex(12) + f"{epoch:016x}")
@@ -445,12 +445,12 @@ class GroupMembership(ServerPart):
         """Adopt the state, and change the in-sync set if it should change."""
         self.phase = "leading"
         if not self.in_sync.leading:  # it was silent because of a handover that did not take place
-            self.in_sync.begin(state.in_sync, self.name)
-        self.in_sync.adopt(state.in_sync, self.name, self.store.version)
+            self.in_sync.begin(state, self.name, self.store.version)
+        self.in_sync.adopt(state, self.name, self.store.version)
         if self.in_sync.must_change(self.name):
             await self.store.change(self._change_set, self._sending)
             if self.store.state is not None:
-                self.in_sync.adopt(self.store.state.in_sync, self.name, self.store.version)
+                self.in_sync.adopt(self.store.state, self.name, self.store.version)
         if self._target:
             await self._hand_over()
 
@@ -531,7 +531,8 @@ class GroupMembership(ServerPart):
         except CoordinatorError:
             return  # no replies are released until the next reading shows the outcome
         if state is None:
-            self.in_sync.begin(self.in_sync.names, self.name)
+            if self.store.state is not None:
+                self.in_sync.begin(self.store.state, self.name, self.store.version)
             self.abort("the state of the group has changed")
             return
         key, self._key = self._key, 0

@@ -1,0 +1,156 @@
+"""A member with a simulated coordinator, and with fakes of the server's other parts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from coordinator.simulated import SimulatedCoordinator, SimulatedStore
+from respserver.config.valuetypes import INSYNC
+from respserver.group import document
+from respserver.group.document import MemberRecord, ServerGroupState
+from respserver.group.insync import InSync
+from respserver.group.membership import GroupMembership
+from respserver.group.states import GroupStore
+
+GROUP_ID = "a" * 40
+
+
+def record(name: str, directory: int = 0) -> MemberRecord:
+    """Return the member ``name`` with its directory of this number."""
+    return MemberRecord(f"{name}:6379", f"{ord(name[-1]):02x}{directory:038d}", "0.1.0")
+
+
+def group(*members: str, in_sync: Sequence[str] = ()) -> ServerGroupState:
+    """Return a group that its first member leads. ``in_sync``: default all."""
+    state = document.create(GROUP_ID, members[0], record(members[0]), 1)
+    for name in members[1:]:
+        state = document.join(state, name, record(name), 2)
+    return document.set_in_sync(state, in_sync or members, 3, "a test")
+
+
+class Ticks:
+    """What a member calls of ``Ticks``."""
+
+    def __init__(self) -> None:
+        self.confirmation: Any = None
+        self.since: int | None = None
+        self.unreleased = False
+        self.stalled = False
+        self.writable = True
+        self.cut: list[str] = []
+
+    def confirmed_changed(self) -> None: ...
+
+    def settle(self) -> bool:
+        return True
+
+    def withheld_since(self) -> int | None:
+        return self.since
+
+    def cut_withheld(self, why: str) -> None:
+        self.cut.append(why)
+
+
+class Server:
+    """The parts of one server. ``calls``: what the member did to its role."""
+
+    def __init__(self, name: str, min_in_sync: int = 2) -> None:
+        self.name = name
+        self.mono = 1_000_000  # ms
+        self.lease_valid = True
+        self.calls: list[str] = []
+        self.paused: list[str] = []
+        self.ticks = Ticks()
+        self.disk = SimpleNamespace(
+            synced=0, offset=0, rebooted=False, scrub=SimpleNamespace(damaged=0), history=SimpleNamespace(id="f" * 40)
+        )
+        self.data = SimpleNamespace(disk=self.disk, follower=False, ks=SimpleNamespace(log=[]))
+        self.config = SimpleNamespace(
+            replica_acks=INSYNC, min_in_sync=min_in_sync, in_sync_timeout=5000, group_lease=5000, group="g",
+            coordinator="simulated", appendfsync="always", dir="",
+        )  # fmt: skip
+        self.replicas = SimpleNamespace(feeds=[], too_few_in_sync=False, count=lambda: None, group=None, group_id="")
+        self.link = SimpleNamespace(
+            withholds=lambda: False, confirmed=0, confirmed_up_to=lambda offset: None, syncing=False, up=False,
+            cluster=SimpleNamespace(epoch=0, shard=""), leads_to=lambda host, port: False, group=None,
+        )  # fmt: skip
+        self.parts: Any = SimpleNamespace(
+            loop=None, config=self.config, clock=SimpleNamespace(mono=lambda: self.mono, now=lambda: 0),
+            logger=SimpleNamespace(notice=print, warning=print, trace=print), counters=None, timings=None,
+            data=self.data, gates=SimpleNamespace(loading=False), ticks=self.ticks,
+        )  # fmt: skip
+        replicas: Any = self.replicas
+        link: Any = self.link
+        self.in_sync = InSync(self.parts, replicas, link, lambda: self.lease_valid, lambda: None)
+
+    def written(self, offset: int) -> None:
+        """Let the log end at this offset, on this server's disk."""
+        self.disk.synced = self.disk.offset = offset
+
+    def feed(self, name: str, on_disk: int, directory: int = 0) -> Any:
+        """Connect a member, which has the log on its disk up to an offset."""
+        feed = SimpleNamespace(
+            group_member=name, member_id=record(name, directory).id, on_disk=on_disk, live=True, state="online",
+            position=on_disk, host=name, port=6379, damaged=False, alive=lambda wanted: None,
+        )  # fmt: skip
+        self.replicas.feeds.append(feed)
+        return feed
+
+    def disconnect(self, feed: Any) -> None:
+        self.replicas.feeds.remove(feed)
+        self.in_sync.lost(feed)
+
+
+class Member(Server):
+    """A server, and its membership on the running loop."""
+
+    def __init__(self, name: str, store: SimulatedStore, min_in_sync: int = 2) -> None:
+        super().__init__(name, min_in_sync)
+        self.coordinator = SimulatedCoordinator(store, timeout=0.05)
+        self.group: Any = object.__new__(GroupMembership)
+        GroupMembership.__mro__[1].__init__(self.group, self.parts)  # type: ignore[misc]
+        group = self.group
+        group._loop = asyncio.get_running_loop()
+        group.store = GroupStore(self.coordinator, "g")
+        group.in_sync = self.in_sync
+        group.name = name
+        group.identity = SimpleNamespace(
+            group="g", group_id=GROUP_ID, member=name, id=record(name).id, save=lambda directory: None
+        )
+        group.address = record(name).address
+        group._roles, group._replicas, group._link = self, self.replicas, self.link
+        group._pauses = SimpleNamespace(
+            hold_writes=lambda hold: self.paused.append(f"writes {hold}"),
+            hold_all=lambda hold: self.paused.append(f"all {hold}"),
+        )
+        group.presence = SimpleNamespace(held=True, valid=lambda: self.lease_valid, lease=None, name=name)
+        group.phase, group.problem, group.leader, group.skews = "waiting", "", None, {}
+        group._epoch = group._key = group._led = group._appointed = group._followed = 0
+        group._awaited_since = group._give_up_at = 0.0
+        group._target = ""
+        group._wakened, group._handed_over = asyncio.Event(), asyncio.Event()
+
+    # -- GroupRoles ------------------------------------------------------------------------------------------
+    def become_replica(self, host: str, port: int, force: bool = False) -> None:
+        self.data.follower = True
+        self.calls.append(f"follow {host}")
+
+    def unfollow(self) -> None:
+        self.data.follower = True
+        self.calls.append("unfollow")
+
+    def lead_epoch(self, replid: str) -> None:
+        self.data.follower = False
+        self.calls.append("lead")
+
+    async def create(self, state: ServerGroupState) -> None:
+        """Create the group, and get a lease."""
+        assert await self.group.store.create(state)
+        self.group.presence.lease = await self.coordinator.grant(60_000)
+
+    async def step(self, times: int = 1) -> None:
+        for _ in range(times):
+            await self.group._step()
