@@ -234,7 +234,8 @@ class GroupMembership(ServerPart):
             await self.store.give_up_lead(key.version)
             self.wake()
         elif mine:
-            await self._leading(state)
+            # It may have been elected by a change whose outcome it does not know, and not lead yet.
+            await (self._leading(state) if self._led == state.epoch else self._lead(state, state.epoch))
         elif (key.epoch, key.name) == (state.epoch, state.leader):
             self._follow(state)
         # Otherwise, an election or a handover is in progress: the watches wake this task.
