@@ -51,6 +51,18 @@ def test_the_only_member_with_all_data_cannot_come_back_without_it() -> None:
         document.join(group("m1", "m2", in_sync=("m1",)), "m1", record("m1", 1), 4)
 
 
+def test_the_only_member_with_all_data_is_not_removed() -> None:
+    state = document.join(group("m1", "m2"), "m1", record("m1", 1), 4)
+    assert (state.leader, state.in_sync) == ("m1", ("m2",))
+    with pytest.raises(GroupStateError, match="only m2 has all acknowledged data: start it"):
+        document.remove(state, "m2", 5)
+
+
+def test_a_leader_that_lost_its_data_does_not_return_to_the_set_by_a_change_of_the_set() -> None:
+    state = document.join(group("m1", "m2"), "m1", record("m1", 1), 4)
+    assert document.set_in_sync(state, ("m1", "m2"), 5, "a test") is state
+
+
 def test_a_new_leader_removes_the_old_one() -> None:
     state = document.elect(group("m1", "m2", "m3"), "m2", 4, "a test")
     assert (state.epoch, state.leader, state.in_sync) == (2, "m2", ("m2", "m3"))
