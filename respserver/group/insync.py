@@ -67,7 +67,7 @@ class InSync(ServerPart, Confirmation):
         if self._config.replica_acks != INSYNC:
             return self._data.disk.offset
         if not (self.names or self._joining or self._sent or self._holding):
-            return self._data.disk.synced
+            self._confirmed = max(self._confirmed, self._data.disk.synced)  # a member that joins must have it
         return self._confirmed
 
     # -- the set as the coordinator has it -----------------------------------------------------------------------
