@@ -163,6 +163,11 @@ def set_in_sync(state: ServerGroupState, names: Iterable[str], now: int, why: st
     return _changed(replace(state, in_sync=wanted), now, f"in sync: {' '.join(added + removed)}", why)
 
 
+def confirm_in_sync(state: ServerGroupState, now: int) -> ServerGroupState:
+    """Add an event only: a change of the in-sync set that was sent before, and has not happened, can't happen then."""
+    return _changed(state, now, f"in sync: {' '.join(state.in_sync)}", "the outcome of a change was unknown")
+
+
 def withdraw(state: ServerGroupState, name: str, now: int, why: str) -> ServerGroupState:
     """Remove a member from the in-sync set at its own request, unless it is the only one in the set."""
     rest = tuple(each for each in state.in_sync if each != name)
@@ -180,7 +185,7 @@ def remove(state: ServerGroupState, name: str, now: int) -> ServerGroupState:
     members = {each: record for each, record in state.members.items() if each != name}
     in_sync = tuple(each for each in state.in_sync if each != name)
     if not in_sync:
-        raise GroupStateError(f"only {name} has all acknowledged data: start it, and remove it after another has joined")
+        raise GroupStateError(f"only {name} has all acknowledged data: start it, and remove it once another is in sync")
     return _changed(
         replace(state, members=members, in_sync=in_sync), now, f"{name} was removed", "tidelog group remove"
     )

@@ -94,8 +94,10 @@ class InSync(ServerPart, Confirmation):
             self._link.confirmed_up_to(self._confirmed)
 
     def sending(self, names: Collection[str], me: str, replaces: int) -> None:
-        """Record that a change of the set is being sent, which replaces version ``replaces`` of the state."""
-        self._sent.append((replaces, frozenset(names) - {me}))
+        """A change of the set is sent, which replaces this version of the state."""
+        change = replaces, frozenset(names) - {me}
+        if change not in self._sent:
+            self._sent.append(change)
 
     def adopt(self, state: ServerGroupState, me: str, version: int) -> None:
         """The coordinator has this state at this version. Changes of earlier versions can't happen any more."""
@@ -218,8 +220,13 @@ class InSync(ServerPart, Confirmation):
         return round((self._clock.mono() - since) / 1000, 3) if since is not None else 0.0
 
     def must_change(self, me: str) -> bool:
-        """Return whether the set should change."""
-        return self.leading and self.wanted(me)[0] != {me, *self.names}
+        """Return whether the set should change, or a change may still happen, which must become impossible."""
+        return self.leading and (self.unsettled or self.wanted(me)[0] != {me, *self.names})
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether a change that was sent has an unknown outcome."""
+        return bool(self._sent)
 
     def may_copy(self, name: str) -> bool:
         """Return whether a member may get a copy. It first leaves the set, since it lacks data until it catches up."""

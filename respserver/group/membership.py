@@ -459,7 +459,10 @@ class GroupMembership(ServerPart):
         if state.epoch != self._led or state.leader != self.name or not self.in_sync.leading:
             return None
         names, why = self.in_sync.wanted(self.name)
-        return document.set_in_sync(state, names, self._clock.now(), why)
+        changed = document.set_in_sync(state, names, self._clock.now(), why)
+        if changed == state and self.in_sync.unsettled:
+            return document.confirm_in_sync(state, self._clock.now())
+        return changed
 
     def _sending(self, state: ServerGroupState, replaces: int) -> None:
         self.in_sync.sending(state.in_sync, self.name, replaces)
