@@ -458,6 +458,7 @@ class GroupMembership(ServerPart):
     def _change_set(self, state: ServerGroupState) -> ServerGroupState | None:
         if state.epoch != self._led or state.leader != self.name or not self.in_sync.leading:
             return None
+        self.in_sync.adopt(state, self.name, self.store.version)  # a member may have left the set since the last one
         names, why = self.in_sync.wanted(self.name)
         changed = document.set_in_sync(state, names, self._clock.now(), why)
         if changed == state and self.in_sync.unsettled:

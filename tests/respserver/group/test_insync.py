@@ -22,3 +22,30 @@ def test_a_change_that_may_still_happen_counts_after_a_silence() -> None:
     assert server.in_sync.confirmed() == 0
     server.in_sync.adopt(group("L", "A", "X", in_sync=("L", "A")), "L", 8)
     assert server.in_sync.confirmed() == 1000
+
+
+def test_what_a_leader_alone_releases_is_what_a_member_needs_to_join() -> None:
+    server = leader(min_in_sync=1, in_sync=("L",))
+    server.written(500_000)
+    assert server.in_sync.confirmed() == 500_000  # what depends on it is released
+    server.in_sync.heard(server.feed("A", 2000))
+    assert server.in_sync.wanted("L")[0] == {"L"}
+
+
+def test_a_lost_change_is_replaced_after_its_member_was_lost() -> None:
+    server = leader()
+    a = server.feed("A", 1000)
+    server.in_sync.heard(a)
+    x = server.feed("X", 1000)
+    server.in_sync.heard(x)
+    server.in_sync.sending(("L", "A", "X"), "L", 7)
+    server.disconnect(x)
+    server.in_sync.adopt(group("L", "A", "X", in_sync=("L", "A")), "L", 7)
+    server.written(2000)
+    a.on_disk = 2000
+    server.in_sync.heard(a)
+    assert server.in_sync.confirmed() == 1000
+    assert server.in_sync.must_change("L")
+    server.in_sync.adopt(group("L", "A", "X", in_sync=("L", "A")), "L", 8)
+    assert server.in_sync.confirmed() == 2000
+    assert not server.in_sync.must_change("L")

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from coordinator.interface import CoordinatorError
-from coordinator.simulated import SimulatedStore
+from coordinator.simulated import SimulatedCoordinator, SimulatedStore
 from respserver.group import document
 from respserver.group.states import GroupStore
-from tests.respserver.group.fakes import Member, group
+from tests.respserver.group.fakes import Member, group, record
 
 
 def test_a_leader_whose_lease_was_invalid_for_a_moment_leads() -> None:
@@ -35,5 +35,70 @@ def test_a_leader_whose_lease_was_invalid_for_a_moment_leads() -> None:
         await member.step()
         assert member.calls[-1] == "lead"
         assert (member.group.phase, member.group._led) == ("leading", 2)
+
+    asyncio.run(story())
+
+
+async def leading(*in_sync: str, members: tuple[str, ...] = ("L", "A", "N")) -> tuple[Member, GroupStore]:
+    """Return the member L, which leads with a log of 1000 bytes, and the group as another member changes it."""
+    store = SimulatedStore()
+    member = Member("L", store)
+    member.written(1000)
+    await member.create(group(*members, in_sync=in_sync))
+    await member.step(2)
+    assert member.group.phase == "leading"
+    return member, GroupStore(SimulatedCoordinator(store), "g")
+
+
+def test_a_change_whose_request_was_lost_does_not_count_for_ever() -> None:
+    async def story() -> None:
+        member, _ = await leading("L", "A")
+        a = member.feed("A", 1000)
+        member.in_sync.heard(a)
+        x = member.feed("N", 1000)
+        member.in_sync.heard(x)
+        swap = member.coordinator.swap
+
+        async def lost(*args: object) -> int | None:
+            raise CoordinatorError("the request is lost")
+
+        member.coordinator.swap = lost  # type: ignore[method-assign, assignment]
+        with pytest.raises(CoordinatorError):
+            await member.step()
+        member.coordinator.swap = swap  # type: ignore[method-assign]
+        member.disconnect(x)
+        member.written(2000)
+        a.on_disk = 2000
+        member.in_sync.heard(a)
+        await member.step(2)
+        assert member.in_sync.confirmed() == 2000
+        assert member.group.store.state.in_sync == ("A", "L")
+        assert not member.in_sync.must_change("L")
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("how", ["a new directory", "its own request"])
+def test_a_member_that_has_left_is_not_written_back(how: str) -> None:
+    async def story() -> None:
+        member, other = await leading("L", "A", "N")
+        a = member.feed("A", 1000)
+        for feed in (a, member.feed("N", 1000)):  # the connection of N is half open
+            member.in_sync.heard(feed)
+        read = member.group.store.read
+
+        async def late() -> object:  # the change happens after the leader has read the state
+            found = await read()
+            member.group.store.read = read
+            member.disconnect(a)
+            if how == "a new directory":
+                await other.change(lambda state: document.join(state, "N", record("N", 1), 5))
+            else:
+                await other.change(lambda state: document.withdraw(state, "N", 5, "a test"))
+            return found
+
+        member.group.store.read = late
+        await member.step()
+        assert member.group.store.state.in_sync == ("L",)
 
     asyncio.run(story())
