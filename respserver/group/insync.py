@@ -149,12 +149,12 @@ class InSync(ServerPart, Confirmation):
         if not self.leading:
             return
         small = self._config.replica_acks == INSYNC and 1 + len(self.names) < self._config.min_in_sync
-        withheld = self._ticks.withheld_since() is not None
+        waiting = self._ticks.waiting
         if small != self._replicas.too_few_in_sync:
             self._replicas.too_few_in_sync = small
             self._replicas.count()
-            self._holding = self._clock.mono() if small and withheld else 0
-        elif not withheld:
+            self._holding = self._clock.mono() if small and waiting else 0
+        elif not waiting:
             self._holding = 0
         low = self._data.disk.synced
         for name in self.names.union(self._joining, *(names for _, names in self._sent)):

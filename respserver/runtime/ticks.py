@@ -325,6 +325,13 @@ class Ticks:
         """Return the ms (monotonic) since which the oldest reply is withheld; None if no reply is withheld."""
         return self._withholding.since()
 
+    @property
+    def waiting(self) -> bool:
+        """Whether a command has run whose reply, or whose record, waits: for the end of the tick, for the disk, or for
+        the confirmation."""
+        waits = bool(self._flush or self._held or self._stalled or self._data.ks.log)
+        return waits or self._withholding.since() is not None
+
     def withheld(self) -> tuple[int, int]:
         """Return the number of clients with withheld replies, and the size of these in bytes."""
         clients = self._withholding.clients()

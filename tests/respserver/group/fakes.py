@@ -37,7 +37,7 @@ class Ticks:
     def __init__(self) -> None:
         self.confirmation: Any = None
         self.since: int | None = None
-        self.unreleased = False
+        self.waiting = False
         self.stalled = False
         self.writable = True
         self.cut: list[str] = []

@@ -49,3 +49,18 @@ def test_a_lost_change_is_replaced_after_its_member_was_lost() -> None:
     server.in_sync.adopt(group("L", "A", "X", in_sync=("L", "A")), "L", 8)
     assert server.in_sync.confirmed() == 2000
     assert not server.in_sync.must_change("L")
+
+
+def test_replies_that_wait_for_the_disk_wait_for_a_member_to_return() -> None:
+    server = leader()
+    a = server.feed("A", 1000)
+    server.in_sync.heard(a)
+    server.ticks.waiting = True  # but none is withheld yet
+    server.disconnect(a)
+    server.in_sync.adopt(group("L", "A", "X", in_sync=("L",)), "L", 8)
+    server.written(2000)
+    server.in_sync.recount()
+    assert server.in_sync.confirmed() == 1000
+    server.mono += server.config.in_sync_timeout
+    server.in_sync.on_time()
+    assert len(server.ticks.cut) == 1

@@ -460,3 +460,18 @@ def test_a_backlog_goes_on_after_the_tick_of_its_first_commands(local: LocalServ
     assert kinds(local) == ["write"]
     local.settle()
     assert one.taken() == b"+OK\r\n+PONG\r\n"
+
+
+def test_a_command_waits_until_its_reply_has_left(local: LocalServer, peers: tuple[Peer, Peer]) -> None:
+    ticks = local.server.ticks
+    assert not ticks.waiting
+    peers[0].send("SET", "k", "v")
+    assert ticks.waiting
+    local.turn()
+    assert not ticks.waiting
+    local.disk.breaks()
+    peers[0].ask("SET", "k", "w")
+    assert ticks.waiting
+    local.disk.heals()
+    local.advance(100)
+    assert not ticks.waiting
