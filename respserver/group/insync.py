@@ -230,7 +230,7 @@ class InSync(ServerPart, Confirmation):
 
     def may_copy(self, name: str) -> bool:
         """Return whether a member may get a copy. It first leaves the set, since it lacks data until it catches up."""
-        if not self.leading or name not in self.names.union(*(names for _, names in self._sent)):
+        if self._data.follower or name not in self.names.union(*(names for _, names in self._sent)):
             return True
         self._met.add(name)  # and is not connected: it leaves the set
         self._wake()

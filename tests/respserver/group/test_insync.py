@@ -64,3 +64,12 @@ def test_replies_that_wait_for_the_disk_wait_for_a_member_to_return() -> None:
     server.mono += server.config.in_sync_timeout
     server.in_sync.on_time()
     assert len(server.ticks.cut) == 1
+
+
+def test_a_silent_leader_copies_to_no_member_of_the_set() -> None:
+    server = leader()
+    server.in_sync.silence()
+    assert not server.in_sync.may_copy("A")
+    assert server.in_sync.may_copy("X")
+    server.data.follower = True
+    assert server.in_sync.may_copy("A")
