@@ -208,7 +208,13 @@ class GroupMembership(ServerPart):
         if not self.presence.held:
             self._key = 0  # it was bound to the lease
             self.in_sync.silence()  # a new lease is valid, but it is not that of the leader's key
-            await self.presence.acquire()
+            try:
+                await self.presence.acquire()
+            except NameTakenError:
+                # The other process may have joined with another directory, so this one has to join again.
+                self.phase, self._appointed = "joining", 0
+                self._resign()
+                raise
         state = await self._joined() if self.phase == "joining" else await self.store.read()
         if state is None:
             raise GroupStateError(
@@ -222,9 +228,8 @@ class GroupMembership(ServerPart):
         mine = key is not None and key.name == self.name
         if key is None or key.version != self._key:
             self.in_sync.silence()
-        if self._led and state.epoch != self._led:  # the clients with withheld replies are disconnected
-            self._stop_leading()
-            self._roles.unfollow()
+        if state.epoch != self._led:
+            self._resign()
         if key is None:
             return await self._without_leader(state)
         self._awaited_since = 0.0
@@ -304,6 +309,12 @@ class GroupMembership(ServerPart):
         if again or not self._link.leads_to(host, int(port)):
             self._logger.notice(f"{state.leader} leads the group {self._config.group} in epoch {state.epoch}")
             self._roles.become_replica(host, int(port))
+
+    def _resign(self) -> None:
+        """Be no leader any more, if this member leads. The clients with withheld replies are disconnected."""
+        if self._led:
+            self._stop_leading()
+            self._roles.unfollow()
 
     def _stop_leading(self) -> None:
         self.in_sync.silence()

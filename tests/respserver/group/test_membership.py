@@ -9,6 +9,8 @@ import pytest
 from coordinator.interface import CoordinatorError
 from coordinator.simulated import SimulatedCoordinator, SimulatedStore
 from respserver.group import document
+from respserver.group.document import GroupStateError
+from respserver.group.presence import NameTakenError
 from respserver.group.states import GroupStore
 from tests.respserver.group.fakes import Member, group, record
 
@@ -100,5 +102,36 @@ def test_a_member_that_has_left_is_not_written_back(how: str) -> None:
         member.group.store.read = late
         await member.step()
         assert member.group.store.state.in_sync == ("L",)
+
+    asyncio.run(story())
+
+
+def test_a_leader_whose_name_was_taken_stops_leading_and_joins_again() -> None:
+    async def story() -> None:
+        member, other = await leading("L")
+        presence = member.group.presence
+        presence.held, taken = False, True
+
+        async def acquire() -> None:
+            if taken:
+                raise NameTakenError("another member with this name is running")
+            presence.held = True
+            presence.lease = await member.coordinator.grant(60_000)
+
+        presence.acquire = acquire
+        for _ in range(2):
+            with pytest.raises(NameTakenError):
+                await member.step()
+        assert member.calls == ["lead", "unfollow"]
+        assert (member.group._led, member.group.phase) == (0, "joining")
+        await other.change(lambda state: document.set_in_sync(state, ("L", "A"), 5, "a test"))
+        await other.change(lambda state: document.join(state, "L", record("L", 1), 5))  # by the other process
+        key = await other.leader()
+        assert key is not None
+        await other.give_up_lead(key.version)
+        taken = False
+        with pytest.raises(GroupStateError, match="waits for one of A"):
+            await member.step()
+        assert member.group.store.state.members["L"] == record("L")
 
     asyncio.run(story())
