@@ -104,15 +104,17 @@ class ReplicaFeed(asyncio.Protocol):
     def __init__(
         self, owner: FeedOwner, host: str, port: int, offset: int, now: int, copy_only: bool = False,
         reads: int = formats.FORMAT, member: ClusterMember | None = None, delta: bool = False,
-        group_member: str = "",
+        group_member: str = "", member_id: str = "",
     ) -> None:  # fmt: skip
         """Initialize. ``copy_only``: the other end takes a full copy and the log after it, but is not a replica.
         ``reads``: the format that it can read. ``member``: how it announces itself to clients; None: it does not.
-        ``delta``: it can report its nodes. ``group_member``: its name in the server group; "": it is no member."""
+        ``delta``: it can report its nodes. ``group_member``: its name in the server group; "": it is no member.
+        ``member_id``: the ID of that member's directory."""
         self.owner = owner
         self.copy_only = copy_only
         self.member = member
         self.group_member = group_member
+        self.member_id = member_id
         self.introduced = False  # it has acknowledged once, and the list of members was sent
         self.host = host  # host and port where clients reach the replica: as announced, or from the connection
         self.port = port

@@ -1,7 +1,8 @@
 """How a leader and its replicas announce their identities and client addresses to each other. Bytes only.
 
-A member of a server group announces itself with ``REPLCONF capa group-<ID of the group>,<name>,<ms since epoch>``. The
-leader computes the difference of the clocks from the time.
+A member of a server group announces itself with ``REPLCONF capa group-<ID of the group>,<name>,<ID of its
+directory>,<ms since epoch>``. A member with another directory lacks data that it had before. The time shows the leader
+by how much the clocks differ.
 
 A replica with ``cluster-enabled yes`` announces itself with ``REPLCONF capa node-<ID>,<port>,<TLS port>,<host>``. A
 leader of an earlier version ignores it, as it does any capability. To the replicas that announced themselves, the
@@ -25,7 +26,7 @@ from replication.frames import LinkError
 
 CAPA = b"node-"
 GROUP_CAPA = b"group-"
-_GROUP_MEMBER = re.compile(rb"group-([0-9a-f]{40}),([0-9A-Za-z._:@-]{1,64}),(\d{1,15})", re.ASCII)
+_GROUP_MEMBER = re.compile(rb"group-([0-9a-f]{40}),([0-9A-Za-z._:@-]{1,64}),([0-9a-f]{40}),(\d{1,15})", re.ASCII)
 _MEMBER = re.compile(r"([0-9a-f]{40})[, ](\d{1,5})[, ](\d{1,5})[, ](.*)", re.ASCII)
 
 
@@ -43,17 +44,20 @@ class GroupAnnouncement(NamedTuple):
 
     group_id: str  # 40 hex digits
     name: str
+    id: str  # of its directory, 40 hex digits
     now: int = 0  # ms since epoch by its clock
 
     def capability(self) -> bytes:
         """Return the capability with which it announces itself."""
-        return GROUP_CAPA + f"{self.group_id},{self.name},{self.now}".encode()
+        return GROUP_CAPA + f"{self.group_id},{self.name},{self.id},{self.now}".encode()
 
     @classmethod
     def announced(cls, value: bytes) -> GroupAnnouncement | None:
         """Return the member that announces itself with this capability; None if it is another one, or malformed."""
         found = _GROUP_MEMBER.fullmatch(value)
-        return cls(found[1].decode(), found[2].decode(), int(found[3])) if found is not None else None
+        if found is None:
+            return None
+        return cls(found[1].decode(), found[2].decode(), found[3].decode(), int(found[4]))
 
 
 def derived_id(host: str, port: int) -> str:

@@ -41,6 +41,7 @@ class InSync(ServerPart, Confirmation):
         self._wake = wake
         self.leading = False  # this member leads, and may release replies while its lease is valid
         self.names: frozenset[str] = frozenset()  # the others in the set, as the coordinator has it
+        self._ids: dict[str, str] = {}  # by member: of its directory
         self._sent: list[tuple[int, frozenset[str]]] = []  # version replaced, set: changes of unknown outcome
         # members that count although they are not in the set yet, and since when, in ms (monotonic)
         self._joining: dict[str, int] = {}
@@ -78,6 +79,7 @@ class InSync(ServerPart, Confirmation):
         """
         mono = self._clock.mono()
         self.names = frozenset(state.in_sync) - {me}
+        self._ids = {name: each.id for name, each in state.members.items()}
         self._sent = [each for each in self._sent if each[0] >= version]
         self._joining, self._met = {}, set()
         self._confirmed, self._begun = 0, self._data.disk.offset
@@ -108,18 +110,28 @@ class InSync(ServerPart, Confirmation):
             self._met.add(name)
             self._moved[name] = (0, mono)
             self._joining.pop(name, None)
+        ids = {name: each.id for name, each in state.members.items()}
+        if ids != self._ids:
+            self._ids = ids
+            self._joining = {name: since for name, since in self._joining.items() if self.feed(name) is not None}
+            for feed in tuple(self._replicas.feeds):  # perhaps of a member that was not known when it acknowledged
+                self.heard(feed)
         self.recount()
 
     # -- offsets -------------------------------------------------------------------------------------------------
     def feed(self, name: str) -> ReplicaFeed | None:
         """Return the connection of a member that has the most on disk; None if it is not connected."""
-        feeds = [feed for feed in self._replicas.feeds if feed.group_member == name and feed.state == "online"]
+        own = self._ids.get(name)
+        feeds = [
+            feed for feed in self._replicas.feeds
+            if feed.group_member == name and feed.member_id == own and feed.state == "online"
+        ]  # fmt: skip
         return max(feeds, key=lambda feed: feed.on_disk, default=None)
 
     def heard(self, feed: ReplicaFeed) -> None:
         """Process an acknowledgement of a member."""
         name = feed.group_member
-        if not self.leading or not name or feed.state != "online":
+        if not self.leading or not name or feed.state != "online" or feed.member_id != self._ids.get(name):
             return
         if feed.on_disk >= self._data.disk.offset or name not in self._even:
             self._even[name] = self._clock.mono()

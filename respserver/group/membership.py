@@ -215,11 +215,7 @@ class GroupMembership(ServerPart):
                 self.phase, self._appointed = "joining", 0
                 self._resign()
                 raise
-        state = await self._joined() if self.phase == "joining" else await self.store.read()
-        if state is None:
-            raise GroupStateError(
-                "the coordinator has lost the state of the group: restore it from a backup of the coordinator"
-            )
+        state = await self._current()
         if state.epoch > self._epoch:
             self._epoch = state.epoch
             if state.leader == self.name:
@@ -245,6 +241,21 @@ class GroupMembership(ServerPart):
             self._follow(state)
         # Otherwise, an election or a handover is in progress: the watches wake this task.
         return 0.0
+
+    async def _current(self) -> ServerGroupState:
+        """Return the state, which has this directory. Raises GroupStateError, CoordinatorError, OSError."""
+        if self.phase == "joining":
+            return await self._joined()
+        state = await self.store.read()
+        if state is None:
+            raise GroupStateError("the coordinator has lost the state of the group: restore it from a copy")
+        record = state.members.get(self.name)
+        if record is not None and record.id != self.identity.id:
+            # Another process used the name while this one had no lease. Its data was counted, not that of this one.
+            self._appointed = 0
+            self._resign()
+            return await self._joined()
+        return state
 
     async def _joined(self) -> ServerGroupState:
         """Join the group, or create it. Raises GroupStateError, CoordinatorError, OSError."""
@@ -287,7 +298,7 @@ class GroupMembership(ServerPart):
         if not own.group_id:
             own.group_id = state.group_id
             own.save(Path(self._config.dir))
-        self._link.group = GroupAnnouncement(own.group_id, self.name)
+        self._link.group = GroupAnnouncement(own.group_id, self.name, own.id)
         self._replicas.group_id = own.group_id
         self._link.cluster.shard = own.group_id
         self.phase = "waiting"

@@ -237,8 +237,14 @@ class Replicas(ServerPart):
         reads = formats.FORMAT if who.copy_only else who.reads
         delta = who.delta and not who.copy_only
         feed = ReplicaFeed(
-            self, host, who.port, offset, self._clock.mono(), who.copy_only, reads, who.member, delta, name
+            self, host, who.port, offset, self._clock.mono(), who.copy_only, reads, who.member, delta, name,
+            who.group.id if name and who.group is not None else "",
         )  # fmt: skip
+        if name:
+            for older in [
+                each for each in self.feeds if each.group_member == name and self._connections[each] is not conn
+            ]:
+                older.cut("this member has connected again")
         session.replica = feed
         self._connections[feed] = conn
         if not who.copy_only:

@@ -73,3 +73,21 @@ def test_a_silent_leader_copies_to_no_member_of_the_set() -> None:
     assert server.in_sync.may_copy("X")
     server.data.follower = True
     assert server.in_sync.may_copy("A")
+
+
+def test_a_member_with_another_directory_does_not_count() -> None:
+    server = leader()
+    server.in_sync.heard(server.feed("A", 1000, directory=1))
+    server.in_sync.heard(server.feed("X", 1000, directory=1))
+    assert server.in_sync.confirmed() == 0
+    assert server.in_sync.feed("A") is None
+    assert server.in_sync.wanted("L")[0] == {"L", "A"}
+
+
+def test_a_member_that_connects_before_its_leader_knows_it_counts_once_it_does() -> None:
+    server = leader()
+    server.in_sync.heard(server.feed("A", 1000))
+    server.in_sync.heard(server.feed("N", 1000))
+    assert server.in_sync.wanted("L")[0] == {"L", "A"}
+    server.in_sync.adopt(group("L", "A", "X", "N", in_sync=("L", "A")), "L", 8)
+    assert server.in_sync.wanted("L")[0] == {"L", "A", "N"}

@@ -8,6 +8,7 @@ import pytest
 
 from coordinator.interface import CoordinatorError
 from coordinator.simulated import SimulatedCoordinator, SimulatedStore
+from replication.members import GroupAnnouncement
 from respserver.group import document
 from respserver.group.document import GroupStateError
 from respserver.group.presence import NameTakenError
@@ -135,3 +136,22 @@ def test_a_leader_whose_name_was_taken_stops_leading_and_joins_again() -> None:
         assert member.group.store.state.members["L"] == record("L")
 
     asyncio.run(story())
+
+
+def test_a_member_whose_name_was_used_with_another_directory_joins_again() -> None:
+    async def story() -> None:
+        member, other = await leading("L", "A")
+        await other.change(lambda state: document.elect(state, "A", 5, "a test"))
+        await other.change(lambda state: document.join(state, "L", record("L", 1), 5))
+        await other.change(lambda state: document.set_in_sync(state, ("A", "L"), 5, "a test"))
+        await member.step()  # it has a lease and its name
+        assert member.group.store.state.members["L"] == record("L")
+        assert member.group.store.state.in_sync == ("A",)
+
+    asyncio.run(story())
+
+
+def test_a_member_announces_its_directory() -> None:
+    who = GroupAnnouncement("a" * 40, "m1", "b" * 40, 7)
+    assert GroupAnnouncement.announced(who.capability()) == who
+    assert GroupAnnouncement.announced(who.capability().replace(b"b" * 40, b"b" * 39)) is None
