@@ -21,6 +21,10 @@ from typing import Any, Final
 
 FORMAT: Final = 1
 MOST_EVENTS: Final = 100
+REMEDY: Final = (
+    "stop all members, delete the keys of the group at the coordinator and the file 'group' in each directory, and"
+    " start the member with the most data first"
+)
 _ID: Final = re.compile(r"[0-9a-f]{40}", re.ASCII)
 
 
@@ -91,9 +95,15 @@ def decode(document: bytes) -> ServerGroupState:
             raise ValueError(state.group_id)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise GroupStateError(
-            f"the state of the group is damaged ({error!r}): restore it from a backup of the coordinator"
+            f"the state of the group at the coordinator is damaged ({error!r}). A copy of it may be out of date and"
+            f" lose acknowledged writes: {REMEDY}"
         ) from error
     return state
+
+
+def epoch_of(replid: str) -> int:
+    """Return the epoch at the end of a replication ID; 0 if it is a random ID, whose end is larger."""
+    return int(replid[-16:], 16) if replid[-16:-8] == "0" * 8 else 0
 
 
 def _changed(state: ServerGroupState, now: int, what: str, why: str) -> ServerGroupState:
@@ -102,9 +112,9 @@ def _changed(state: ServerGroupState, now: int, what: str, why: str) -> ServerGr
     return replace(state, events=events)
 
 
-def create(group_id: str, name: str, member: MemberRecord, now: int) -> ServerGroupState:
-    """Return the state of a new group with one member, which leads it."""
-    state = ServerGroupState(group_id, 1, name, (name,), {name: member})
+def create(group_id: str, name: str, member: MemberRecord, now: int, epoch: int = 1) -> ServerGroupState:
+    """Return the state of a new group with one member, which leads it. ``epoch``: higher than all that it has seen."""
+    state = ServerGroupState(group_id, epoch, name, (name,), {name: member})
     return _changed(state, now, f"{name} leads", "the group was created")
 
 

@@ -248,7 +248,8 @@ class GroupMembership(ServerPart):
             return await self._joined()
         state = await self.store.read()
         if state is None:
-            raise GroupStateError("the coordinator has lost the state of the group: restore it from a copy")
+            raise GroupStateError(f"the coordinator has lost the state of the group: {document.REMEDY}")
+        self._check_epoch(state)
         record = state.members.get(self.name)
         if record is not None and record.id != self.identity.id:
             # Another process used the name while this one had no lease. Its data was counted, not that of this one.
@@ -257,20 +258,33 @@ class GroupMembership(ServerPart):
             return await self._joined()
         return state
 
+    def _check_epoch(self, state: ServerGroupState) -> None:
+        """Refuse a state that is older than one that this member has seen: its in-sync set is out of date."""
+        if state.epoch < self._epoch:
+            self.in_sync.silence()
+            raise GroupStateError(
+                f"the coordinator has the state of epoch {state.epoch}, but this member has seen epoch {self._epoch}:"
+                " it was restored from a copy that is out of date, and would lose acknowledged writes:"
+                f" {document.REMEDY}"
+            )
+
     async def _joined(self) -> ServerGroupState:
         """Join the group, or create it. Raises GroupStateError, CoordinatorError, OSError."""
         store, own = self.store, self.identity
         record = MemberRecord(self.address, own.id, __version__)
+        seen = document.epoch_of(self._data.disk.history.id)
+        if own.group_id:  # otherwise, it was an epoch of another group
+            self._epoch = max(self._epoch, seen)
         state = await store.read()
         if state is None:
             if own.group_id:
                 raise GroupStateError(
                     f"the coordinator {self._config.coordinator} has no state of the group {own.group}, to which this"
-                    " data directory belongs: check the URL. If the state is lost, delete the file 'group' in the"
-                    " directory of the member with the most data, and start this member first"
+                    " data directory belongs: is the URL right? If the state is lost, start the member with the most"
+                    " data first, after the file 'group' in each directory was removed"
                 )
             own.save(Path(self._config.dir))  # the ID of the directory: a crash must not change it
-            state = document.create(secrets.token_hex(20), self.name, record, self._clock.now())
+            state = document.create(secrets.token_hex(20), self.name, record, self._clock.now(), seen + 1)
             if not await store.create(state):
                 self.wake()
                 raise CoordinatorError("another member has created the group at the same time")
@@ -282,6 +296,7 @@ class GroupMembership(ServerPart):
                     f" (ID {own.group_id}, the coordinator has {state.group_id}): choose another dir or another"
                     " coordinator"
                 )
+            self._check_epoch(state)
             own.save(Path(self._config.dir))
             weak = self._data.disk.rebooted and self._config.replica_acks == 0 and self._config.appendfsync != "always"
 

@@ -75,9 +75,7 @@ class GroupStore:
         for _ in range(TRIES):
             state = await self.read()
             if state is None:
-                raise GroupStateError(
-                    "the coordinator has lost the state of the group: restore it from a backup of the coordinator"
-                )
+                raise GroupStateError(f"the coordinator has lost the state of the group: {document.REMEDY}")
             wanted = decide(state)
             if wanted is None or wanted == state:
                 return None if wanted is None else state

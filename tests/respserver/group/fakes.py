@@ -109,7 +109,7 @@ class Member(Server):
 
     def __init__(self, name: str, store: SimulatedStore, min_in_sync: int = 2) -> None:
         super().__init__(name, min_in_sync)
-        self.coordinator = SimulatedCoordinator(store, timeout=0.05)
+        self.coordinator = SimulatedCoordinator(store, timeout=1.0)
         self.group: Any = object.__new__(GroupMembership)
         GroupMembership.__mro__[1].__init__(self.group, self.parts)  # type: ignore[misc]
         group = self.group
@@ -126,7 +126,9 @@ class Member(Server):
             hold_writes=lambda hold: self.paused.append(f"writes {hold}"),
             hold_all=lambda hold: self.paused.append(f"all {hold}"),
         )
-        group.presence = SimpleNamespace(held=True, valid=lambda: self.lease_valid, lease=None, name=name)
+        group.presence = SimpleNamespace(
+            held=True, valid=lambda: self.lease_valid, lease=None, name=name, candidate=self.candidate
+        )
         group.phase, group.problem, group.leader, group.skews = "waiting", "", None, {}
         group._epoch = group._key = group._led = group._appointed = group._followed = 0
         group._awaited_since = group._give_up_at = 0.0
@@ -145,6 +147,9 @@ class Member(Server):
     def lead_epoch(self, replid: str) -> None:
         self.data.follower = False
         self.calls.append("lead")
+
+    async def candidate(self, epoch: int, end: int) -> None:
+        self.calls.append(f"candidate {end}")
 
     async def create(self, state: ServerGroupState) -> None:
         """Create the group, and get a lease."""

@@ -155,3 +155,48 @@ def test_a_member_announces_its_directory() -> None:
     who = GroupAnnouncement("a" * 40, "m1", "b" * 40, 7)
     assert GroupAnnouncement.announced(who.capability()) == who
     assert GroupAnnouncement.announced(who.capability().replace(b"b" * 40, b"b" * 39)) is None
+
+
+def test_a_state_of_an_earlier_epoch_is_refused() -> None:
+    async def story() -> None:
+        member, other = await leading("L", "A")
+        old = other.coordinator.store.get(other.state_key)  # type: ignore[attr-defined]
+        await other.change(lambda state: document.elect(state, "A", 5, "a test"))
+        await member.step()
+        found = await other.coordinator.get(other.state_key)
+        assert found is not None
+        await other.coordinator.swap(other.state_key, old.value, found.version)
+        with pytest.raises(GroupStateError, match="has the state of epoch 1, but this member has seen epoch 2"):
+            await member.step()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_start_knows_the_epoch_of_its_log(known: bool) -> None:
+    async def story() -> None:
+        member = Member("L", SimulatedStore())
+        await member.create(group("L", "A"))
+        member.group.phase = "joining"
+        member.disk.history.id = "f" * 24 + f"{7:016x}"
+        if not known:  # the directory has never been in this group
+            member.group.identity.group_id = ""
+            await member.step()
+            return
+        with pytest.raises(GroupStateError, match="has the state of epoch 1, but this member has seen epoch 7"):
+            await member.step()
+
+    asyncio.run(story())
+
+
+def test_a_group_that_is_created_again_continues_with_a_higher_epoch() -> None:
+    async def story() -> None:
+        member = Member("L", SimulatedStore())
+        member.group.phase, member.group.identity.group_id = "joining", ""
+        member.disk.history.id = "f" * 24 + f"{7:016x}"
+        member.group.presence.lease = await member.coordinator.grant(60_000)
+        await member.step(2)
+        assert member.group.store.state.epoch == member.group._led == 8
+        assert document.epoch_of("f" * 40) == 0
+
+    asyncio.run(story())
