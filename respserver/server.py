@@ -245,6 +245,8 @@ class RespServer:
         self.notifications.configure()
         self.ticks.check_disk()
         self.roles.configure()
+        if self.membership is not None:
+            self.membership.in_sync.recount()
         self.memory.check()
         self._forget_excess()
 
