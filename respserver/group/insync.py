@@ -23,6 +23,7 @@ from respserver.roles.replicas import Replicas
 from respserver.runtime.confirmation import Confirmation
 from respserver.runtime.parts import RuntimeParts, ServerPart
 
+JOINING_MS = 500  # for which a member that has not caught up counts; then it waits, twice as long each time
 NEAR = 1 << 20  # bytes that a member may lack when it begins to join
 TOO_FEW = "too few members are in sync, and the outcome of its command is unknown (min-in-sync)"
 
@@ -45,6 +46,7 @@ class InSync(ServerPart, Confirmation):
         self._sent: list[tuple[int, frozenset[str]]] = []  # version replaced, set: changes of unknown outcome
         # members that count although they are not in the set yet, and since when, in ms (monotonic)
         self._joining: dict[str, int] = {}
+        self._waits: dict[str, tuple[int, int]] = {}  # by member: until when it does not count, how long, in ms
         self._confirmed = 0  # log offset
         self._begun = 0  # log offset at which this member began to lead: earlier leaders released no more than that
         self._met: set[str] = set()  # members that have connected since this one leads
@@ -81,7 +83,7 @@ class InSync(ServerPart, Confirmation):
         self.names = frozenset(state.in_sync) - {me}
         self._ids = {name: each.id for name, each in state.members.items()}
         self._sent = [each for each in self._sent if each[0] >= version]
-        self._joining, self._met = {}, set()
+        self._joining, self._waits, self._met = {}, {}, set()
         self._confirmed, self._begun = 0, self._data.disk.offset
         self._moved = dict.fromkeys(self.names, (0, mono))
         self._holding = 0
@@ -110,6 +112,7 @@ class InSync(ServerPart, Confirmation):
             self._met.add(name)
             self._moved[name] = (0, mono)
             self._joining.pop(name, None)
+            self._waits.pop(name, None)
         ids = {name: each.id for name, each in state.members.items()}
         if ids != self._ids:
             self._ids = ids
@@ -144,7 +147,9 @@ class InSync(ServerPart, Confirmation):
         self.recount()
 
     def _consider(self, feed: ReplicaFeed, name: str) -> None:
-        """Let a member join if it has nearly caught up (Rule 3)."""
+        """Let a member join that has nearly caught up (Rule 3)."""
+        if self._clock.mono() < self._waits.get(name, (0, 0))[0]:
+            return
         if name in self._joining or (feed.live and feed.on_disk + NEAR >= self._data.disk.offset):
             self._joining.setdefault(name, self._clock.mono())
             if self._has_everything(feed):
@@ -252,10 +257,16 @@ class InSync(ServerPart, Confirmation):
         """End the waits of Rules 3 and 4. Called several times per second."""
         if not (self.leading and (self._holding or self._joining)):
             return
-        before = self._clock.mono() - self._config.in_sync_timeout
+        mono = self._clock.mono()
+        before = mono - self._config.in_sync_timeout
         if self._holding and self._holding <= before and self._valid():
             self._holding = 0
             self._ticks.cut_withheld(TOO_FEW)
-        for name in [name for name, since in self._joining.items() if since <= before]:
-            del self._joining[name]  # it is too slow; it counts again when it acknowledges more
+        for name, since in tuple(self._joining.items()):
+            feed = self.feed(name)
+            ready = feed is not None and self._has_everything(feed)  # it waits for the coordinator
+            if since <= before or (since <= mono - JOINING_MS and not ready):
+                del self._joining[name]  # it is too slow; it counts again when it acknowledges more
+                wait = min(2 * self._waits.get(name, (0, JOINING_MS // 2))[1], self._config.in_sync_timeout)
+                self._waits[name] = mono + wait, wait
         self.recount()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+from unittest.mock import MagicMock
+
+from respserver.server import RespServer
 from tests.respserver.group.fakes import Server, group
 
 
@@ -91,3 +95,36 @@ def test_a_member_that_connects_before_its_leader_knows_it_counts_once_it_does()
     assert server.in_sync.wanted("L")[0] == {"L", "A"}
     server.in_sync.adopt(group("L", "A", "X", "N", in_sync=("L", "A")), "L", 8)
     assert server.in_sync.wanted("L")[0] == {"L", "A", "N"}
+
+
+def test_a_member_that_stalls_while_it_joins_counts_for_a_moment_only() -> None:
+    server = leader()
+    a = server.feed("A", 1000)
+    server.in_sync.heard(a)
+    server.written(3000)
+    a.on_disk = 3000
+    server.in_sync.heard(a)
+    x = server.feed("X", 2000)
+    for waits in (500, 1000, 2000):
+        server.in_sync.heard(x)
+        server.written(server.disk.offset + 1000)
+        a.on_disk = server.disk.offset
+        server.in_sync.heard(a)
+        assert server.in_sync.confirmed() == a.on_disk - 1000
+        server.mono += 500
+        server.in_sync.on_time()
+        assert server.in_sync.confirmed() == a.on_disk
+        x.on_disk += 10
+        server.mono += waits - 1
+        server.in_sync.heard(x)  # it waits longer each time
+        assert "X" not in server.in_sync._joining
+        server.mono += 1
+
+
+def test_min_in_sync_takes_effect_at_once() -> None:
+    server = leader()
+    whole: Any = MagicMock()
+    whole.membership.in_sync = server.in_sync
+    server.config.min_in_sync = 3
+    RespServer.configure(whole)  # called by CONFIG SET
+    assert server.replicas.too_few_in_sync
