@@ -536,6 +536,8 @@ class GroupMembership(ServerPart):
         """Abort the planned failover, and continue to lead. Raises CommandError if none is in progress."""
         if not self._target:
             raise CommandError("ERR No failover in progress.")
+        if not self.in_sync.leading:
+            raise CommandError(f"ERR FAILOVER can't be aborted any more: {self._target} may lead already.")
         self._logger.warning(f"Failover to {self._target} aborted: {why}")
         self._target = ""
         self._pauses.hold_writes(False)

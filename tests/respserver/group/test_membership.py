@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from coordinator.interface import CoordinatorError
 from coordinator.simulated import SimulatedCoordinator, SimulatedStore
 from replication.members import GroupAnnouncement
+from resp.errors import CommandError
 from respserver.group import document
 from respserver.group.document import GroupStateError
 from respserver.group.presence import NameTakenError
@@ -198,5 +200,28 @@ def test_a_group_that_is_created_again_continues_with_a_higher_epoch() -> None:
         await member.step(2)
         assert member.group.store.state.epoch == member.group._led == 8
         assert document.epoch_of("f" * 40) == 0
+
+    asyncio.run(story())
+
+
+def test_a_handover_is_not_aborted_while_its_change_is_sent() -> None:
+    async def story() -> None:
+        member, _ = await leading("L", "A")
+        member.in_sync.heard(member.feed("A", 1000))
+        swap, refused = member.coordinator.swap, []
+
+        async def late(*args: Any) -> int | None:
+            if not refused:  # later, the key is given up
+                with pytest.raises(CommandError, match="can't be aborted any more"):
+                    member.group.abort("FAILOVER ABORT")
+                refused.append(True)
+            return await swap(*args)
+
+        member.group.fail_over("A", 0)
+        member.coordinator.swap = late  # type: ignore[method-assign, assignment]
+        await member.step()
+        assert refused
+        assert member.group.store.state.leader == "A"
+        assert member.calls[-1] == "follow A"
 
     asyncio.run(story())
