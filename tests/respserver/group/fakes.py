@@ -14,6 +14,7 @@ from respserver.group.document import MemberRecord, ServerGroupState
 from respserver.group.insync import InSync
 from respserver.group.membership import GroupMembership
 from respserver.group.states import GroupStore
+from respserver.runtime.parts import ServerPart
 
 GROUP_ID = "a" * 40
 
@@ -84,7 +85,8 @@ class Server:
         )  # fmt: skip
         replicas: Any = self.replicas
         link: Any = self.link
-        self.in_sync = InSync(self.parts, replicas, link, lambda: self.lease_valid, lambda: None)
+        parts: Any = self.parts
+        self.in_sync = InSync(parts, replicas, link, lambda: self.lease_valid, lambda: None)
 
     def written(self, offset: int) -> None:
         """Let the log end at this offset, on this server's disk."""
@@ -110,30 +112,28 @@ class Member(Server):
     def __init__(self, name: str, store: SimulatedStore, min_in_sync: int = 2) -> None:
         super().__init__(name, min_in_sync)
         self.coordinator = SimulatedCoordinator(store, timeout=1.0)
-        self.group: Any = object.__new__(GroupMembership)
-        GroupMembership.__mro__[1].__init__(self.group, self.parts)  # type: ignore[misc]
-        group = self.group
-        group._loop = asyncio.get_running_loop()
-        group.store = GroupStore(self.coordinator, "g")
-        group.in_sync = self.in_sync
-        group.name = name
-        group.identity = SimpleNamespace(
+        made: Any = object.__new__(GroupMembership)
+        self.group: Any = made
+        parts: Any = self.parts
+        ServerPart.__init__(made, parts)
+        made._loop = asyncio.get_running_loop()
+        made.store = GroupStore(self.coordinator, "g")
+        made.in_sync = self.in_sync
+        made.name = name
+        made.identity = SimpleNamespace(
             group="g", group_id=GROUP_ID, member=name, id=record(name).id, save=lambda directory: None
         )
-        group.address = record(name).address
-        group._roles, group._replicas, group._link = self, self.replicas, self.link
-        group._pauses = SimpleNamespace(
-            hold_writes=lambda hold: self.paused.append(f"writes {hold}"),
-            hold_all=lambda hold: self.paused.append(f"all {hold}"),
-        )
-        group.presence = SimpleNamespace(
+        made.address = record(name).address
+        made._roles, made._replicas, made._link = self, self.replicas, self.link
+        made._pauses = SimpleNamespace(hold_writes=lambda hold: self.paused.append(f"writes {hold}"))
+        made.presence = SimpleNamespace(
             held=True, valid=lambda: self.lease_valid, lease=None, name=name, candidate=self.candidate
         )
-        group.phase, group.problem, group.leader, group.skews = "waiting", "", None, {}
-        group._epoch = group._key = group._led = group._appointed = group._followed = 0
-        group._awaited_since = group._give_up_at = 0.0
-        group._target = ""
-        group._wakened, group._handed_over = asyncio.Event(), asyncio.Event()
+        made.phase, made.problem, made.leader, made.skews = "waiting", "", None, {}
+        made._epoch = made._key = made._led = made._appointed = made._followed = 0
+        made._awaited_since = made._give_up_at = 0.0
+        made._target = ""
+        made._wakened, made._handed_over = asyncio.Event(), asyncio.Event()
 
     # -- GroupRoles ------------------------------------------------------------------------------------------
     def become_replica(self, host: str, port: int, force: bool = False) -> None:

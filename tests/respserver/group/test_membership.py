@@ -208,7 +208,8 @@ def test_a_handover_is_not_aborted_while_its_change_is_sent() -> None:
     async def story() -> None:
         member, _ = await leading("L", "A")
         member.in_sync.heard(member.feed("A", 1000))
-        swap, refused = member.coordinator.swap, []
+        swap = member.coordinator.swap
+        refused: list[bool] = []
 
         async def late(*args: Any) -> int | None:
             if not refused:  # later, the key is given up
