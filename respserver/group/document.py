@@ -161,8 +161,10 @@ def hand_over(state: ServerGroupState, to: str, now: int, why: str) -> ServerGro
 
 
 def set_in_sync(state: ServerGroupState, names: Iterable[str], now: int, why: str) -> ServerGroupState:
-    """Replace the in-sync set, as its leader decides. Names that are no members are ignored, and so is
-    the wish of a leader that is not in the set: it has lost its data."""
+    """Replace the in-sync set, as the leader requests. Names of non-members are ignored. The leader stays in the set.
+
+    Nothing changes if the leader is not in the set: it has lost its data, and another member will be elected.
+    """
     if state.leader not in state.in_sync:
         return state
     wanted = tuple(sorted({state.leader, *(name for name in names if name in state.members)}))
@@ -195,7 +197,10 @@ def remove(state: ServerGroupState, name: str, now: int) -> ServerGroupState:
     members = {each: record for each, record in state.members.items() if each != name}
     in_sync = tuple(each for each in state.in_sync if each != name)
     if not in_sync:
-        raise GroupStateError(f"only {name} has all acknowledged data: start it, and remove it once another is in sync")
+        raise GroupStateError(
+            f"{name} is the only member in sync, so only it has all acknowledged data: start it, or start a new group"
+            " under another name"
+        )
     return _changed(
         replace(state, members=members, in_sync=in_sync), now, f"{name} was removed", "tidelog group remove"
     )
