@@ -280,8 +280,8 @@ class GroupMembership(ServerPart):
             if own.group_id:
                 raise GroupStateError(
                     f"the coordinator {self._config.coordinator} has no state of the group {own.group}, to which this"
-                    " data directory belongs: check the URL. If the state is lost, stop all members, delete the file 'group'"
-                    " in the directory of each member, and start the member with the most data first"
+                    " data directory belongs: check the URL. If the state is lost, stop all members, delete the file"
+                    " 'group' in the directory of each member, and start the member with the most data first"
                 )
             own.save(Path(self._config.dir))  # the ID of the directory: a crash must not change it
             state = document.create(secrets.token_hex(20), self.name, record, self._clock.now(), seen + 1)

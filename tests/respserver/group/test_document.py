@@ -54,7 +54,7 @@ def test_the_only_member_with_all_data_cannot_come_back_without_it() -> None:
 def test_the_only_member_with_all_data_is_not_removed() -> None:
     state = document.join(group("m1", "m2"), "m1", record("m1", 1), 4)
     assert (state.leader, state.in_sync) == ("m1", ("m2",))
-    with pytest.raises(GroupStateError, match="only m2 has all acknowledged data: start it"):
+    with pytest.raises(GroupStateError, match="m2 is the only member in sync"):
         document.remove(state, "m2", 5)
 
 
