@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 from unittest.mock import MagicMock
 
+import pytest
+
 from respserver.server import RespServer
 from tests.respserver.group.fakes import Server, group
 
@@ -121,6 +123,7 @@ def test_a_member_that_stalls_while_it_joins_counts_for_a_moment_only() -> None:
         server.mono += 1
 
 
+@pytest.mark.interpreted  # a compiled method accepts no mock
 def test_min_in_sync_takes_effect_at_once() -> None:
     server = leader()
     whole: Any = MagicMock()
