@@ -28,7 +28,7 @@ def test_a_cluster_without_one_member(tmp_path: Path, fault: signal.Signals) -> 
     etcds = Etcds(tmp_path, 3)
 
     async def story() -> None:
-        one = connect(f"etcd://{etcds.hosts}", timeout=1)
+        one = connect(f"etcd://{etcds.hosts}", timeout=4)
         lease = await one.grant(20_000)
         version = await one.swap("k", b"1", 0, lease)
         watch = one.watch("k")
