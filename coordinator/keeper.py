@@ -32,7 +32,7 @@ async def keep_renewing(
         renewals.send(now, count)
         try:
             kept = await coordinator.keep(lease)
-        except Exception:  # noqa: BLE001 - without renewals, a leader would be silent for ever
+        except Exception:  # noqa: BLE001 - without renewals, a leader would never send a reply again
             renewals.failed(clock())
             continue
         if kept:
