@@ -39,7 +39,7 @@ def describe(group: GroupMembership) -> dict[str, object]:
     config, state, in_sync = group.config, group.store.state, group.in_sync
     leads = in_sync.leading
     found: dict[str, object] = {
-        "group": config.group, "member": group.name, "address": group.address, "phase": group.phase,
+        "group": config.group, "member": group.name, "address": group.address, "phase": group.standing.phase,
         "problem": group.problem, "coordinator": re.sub(r"//[^/@]*@", "//", config.coordinator),
         "replica_acks": "insync" if config.replica_acks == INSYNC else str(config.replica_acks),
         "min_in_sync": config.min_in_sync, "lease_ms": config.group_lease,
@@ -50,8 +50,8 @@ def describe(group: GroupMembership) -> dict[str, object]:
         leader = state.members.get(state.leader)
         found |= {
             "group_id": state.group_id, "epoch": state.epoch,
-            "leader": state.leader if group.leader is not None else "",
-            "leader_address": leader.address if leader is not None and group.leader is not None else "",
+            "leader": state.leader if group.standing.leader is not None else "",
+            "leader_address": leader.address if leader is not None and group.standing.leader is not None else "",
             "in_sync": list(state.in_sync),
             "members": [_member(group, state, name) for name in sorted(state.members)],
             "events": [
@@ -73,7 +73,7 @@ def _member(group: GroupMembership, state: ServerGroupState, name: str) -> dict[
         "in_sync": name in state.in_sync, "state": "unknown",
     }  # fmt: skip
     if name == group.name:
-        found |= {"state": group.phase, "offset": group.end}
+        found |= {"state": group.standing.phase, "offset": group.end}
     elif in_sync.leading:
         found |= _as_leader_sees(in_sync, name, group.end)
         if name in group.skews:

@@ -23,7 +23,7 @@ from coordinator.keeper import keep_renewing
 from coordinator.renewals import Renewals
 from coordinator.simulated import SimulatedStore
 from respserver.config.config import Config
-from respserver.group import identity, membership, presence
+from respserver.group import identity, joining, presence, standing
 from respserver.group.document import decode
 from respserver.group.services import GroupServices
 from respserver.server import RespServer
@@ -499,7 +499,7 @@ def run(case: GroupCase) -> GroupResult:
         secrets = types.SimpleNamespace(token_hex=lambda count: loop.random.randbytes(count).hex())
         with ExitStack() as stack:
             stack.enter_context(simulated(loop, world.disk_of))
-            for module in (identity, membership, presence):
+            for module in (identity, joining, presence, standing):
                 stack.enter_context(patch.object(module, "secrets", secrets))
             try:
                 loop.run_until_complete(world.main())

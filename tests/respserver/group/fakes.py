@@ -10,11 +10,13 @@ from typing import Any
 from coordinator.simulated import SimulatedCoordinator, SimulatedStore
 from respserver.config.valuetypes import INSYNC
 from respserver.group import document
+from respserver.group.decisions import GroupDecisions
 from respserver.group.document import MemberRecord, ServerGroupState
+from respserver.group.handover import Handover
 from respserver.group.insync import InSync
-from respserver.group.membership import GroupMembership
+from respserver.group.parts import MemberParts
+from respserver.group.standing import MemberStanding
 from respserver.group.states import GroupStore
-from respserver.runtime.parts import ServerPart
 
 GROUP_ID = "a" * 40
 
@@ -107,33 +109,28 @@ class Server:
 
 
 class Member(Server):
-    """A server, and its membership on the running loop."""
+    """A server, and the decisions of its member on the running loop."""
 
     def __init__(self, name: str, store: SimulatedStore, min_in_sync: int = 2) -> None:
         super().__init__(name, min_in_sync)
         self.coordinator = SimulatedCoordinator(store, timeout=1.0)
-        made: Any = object.__new__(GroupMembership)
-        self.group: Any = made
-        parts: Any = self.parts
-        ServerPart.__init__(made, parts)
-        made._loop = asyncio.get_running_loop()
-        made.store = GroupStore(self.coordinator, "g")
-        made.in_sync = self.in_sync
-        made.name = name
-        made.identity = SimpleNamespace(
+        self.identity: Any
+        self.presence: Any
+        self.identity = SimpleNamespace(
             group="g", group_id=GROUP_ID, member=name, id=record(name).id, save=lambda directory: None
         )
-        made.address = record(name).address
-        made._roles, made._replicas, made._link = self, self.replicas, self.link
-        made._pauses = SimpleNamespace(hold_writes=lambda hold: self.paused.append(f"writes {hold}"))
-        made.presence = SimpleNamespace(
+        self.presence = SimpleNamespace(
             held=True, valid=lambda: self.lease_valid, lease=None, name=name, candidate=self.candidate
         )
-        made.phase, made.problem, made.leader, made.skews = "waiting", "", None, {}
-        made._epoch = made._key = made._led = made._appointed = made._followed = 0
-        made._awaited_since = made._give_up_at = 0.0
-        made._target = ""
-        made._wakened, made._handed_over = asyncio.Event(), asyncio.Event()
+        self.store: Any = GroupStore(self.coordinator, "g")
+        self.parts.loop = asyncio.get_running_loop()
+        pauses = SimpleNamespace(hold_writes=lambda hold: self.paused.append(f"writes {hold}"))
+        fakes: Any = (self, self.replicas, self.link, pauses, lambda: None)
+        member = MemberParts(self.identity, record(name).address, self.store, self.presence, self.in_sync, *fakes)
+        self.standing = MemberStanding(self.parts, member)
+        self.standing.phase = "waiting"
+        self.handover = Handover(self.parts, member, self.standing)
+        self.decisions = GroupDecisions(self.parts, member, self.standing, self.handover)
 
     # -- GroupRoles ------------------------------------------------------------------------------------------
     def become_replica(self, host: str, port: int, force: bool = False) -> None:
@@ -153,9 +150,9 @@ class Member(Server):
 
     async def create(self, state: ServerGroupState) -> None:
         """Create the group, and get a lease."""
-        assert await self.group.store.create(state)
-        self.group.presence.lease = await self.coordinator.grant(60_000)
+        assert await self.store.create(state)
+        self.presence.lease = await self.coordinator.grant(60_000)
 
     async def step(self, times: int = 1) -> None:
         for _ in range(times):
-            await self.group._step()
+            await self.decisions.step()

@@ -22,8 +22,8 @@ def test_a_leader_whose_lease_was_invalid_for_a_moment_leads() -> None:
     async def story() -> None:
         member = Member("T", SimulatedStore())
         await member.create(document.hand_over(group("L", "T"), "T", 4, "a test"))
-        member.group._epoch = 1
-        take_lead = member.group.store.take_lead
+        member.standing.epoch = 1
+        take_lead = member.store.take_lead
 
         async def cut_off(*which: object) -> int | None:
             version: int | None = await take_lead(*which)
@@ -31,15 +31,15 @@ def test_a_leader_whose_lease_was_invalid_for_a_moment_leads() -> None:
             member.lease_valid = False  # but it is renewed before it ends
             return version
 
-        member.group.store.take_lead = cut_off
+        member.store.take_lead = cut_off
         with pytest.raises(CoordinatorError):
             await member.step()
-        member.group.store.take_lead = take_lead
+        member.store.take_lead = take_lead
         member.coordinator.heal()
         member.lease_valid = True
         await member.step()
         assert member.calls[-1] == "lead"
-        assert (member.group.phase, member.group._led) == ("leading", 2)
+        assert (member.standing.phase, member.standing.led) == ("leading", 2)
 
     asyncio.run(story())
 
@@ -51,7 +51,7 @@ async def leading(*in_sync: str, members: tuple[str, ...] = ("L", "A", "N")) -> 
     member.written(1000)
     await member.create(group(*members, in_sync=in_sync))
     await member.step(2)
-    assert member.group.phase == "leading"
+    assert member.standing.phase == "leading"
     return member, GroupStore(SimulatedCoordinator(store), "g")
 
 
@@ -77,7 +77,7 @@ def test_a_change_whose_request_was_lost_does_not_count_for_ever() -> None:
         member.in_sync.heard(a)
         await member.step(2)
         assert member.in_sync.confirmed() == 2000
-        assert member.group.store.state.in_sync == ("A", "L")
+        assert member.store.state.in_sync == ("A", "L")
         assert not member.in_sync.must_change("L")
 
     asyncio.run(story())
@@ -90,11 +90,11 @@ def test_a_member_that_has_left_is_not_written_back(how: str) -> None:
         a = member.feed("A", 1000)
         for feed in (a, member.feed("N", 1000)):  # the connection of N is half open
             member.in_sync.heard(feed)
-        read = member.group.store.read
+        read = member.store.read
 
         async def late() -> object:  # the change happens after the leader has read the state
             found = await read()
-            member.group.store.read = read
+            member.store.read = read
             member.disconnect(a)
             if how == "a new directory":
                 await other.change(lambda state: document.join(state, "N", record("N", 1), 5))
@@ -102,9 +102,9 @@ def test_a_member_that_has_left_is_not_written_back(how: str) -> None:
                 await other.change(lambda state: document.withdraw(state, "N", 5, "a test"))
             return found
 
-        member.group.store.read = late
+        member.store.read = late
         await member.step()
-        assert member.group.store.state.in_sync == ("L",)
+        assert member.store.state.in_sync == ("L",)
 
     asyncio.run(story())
 
@@ -112,7 +112,7 @@ def test_a_member_that_has_left_is_not_written_back(how: str) -> None:
 def test_a_leader_whose_name_was_taken_stops_leading_and_joins_again() -> None:
     async def story() -> None:
         member, other = await leading("L")
-        presence = member.group.presence
+        presence = member.presence
         presence.held, taken = False, True
 
         async def acquire() -> None:
@@ -126,7 +126,7 @@ def test_a_leader_whose_name_was_taken_stops_leading_and_joins_again() -> None:
             with pytest.raises(NameTakenError):
                 await member.step()
         assert member.calls == ["lead", "unfollow"]
-        assert (member.group._led, member.group.phase) == (0, "joining")
+        assert (member.standing.led, member.standing.phase) == (0, "joining")
         await other.change(lambda state: document.set_in_sync(state, ("L", "A"), 5, "a test"))
         await other.change(lambda state: document.join(state, "L", record("L", 1), 5))  # by the other process
         key = await other.leader()
@@ -135,7 +135,7 @@ def test_a_leader_whose_name_was_taken_stops_leading_and_joins_again() -> None:
         taken = False
         with pytest.raises(GroupStateError, match="waits for one of A"):
             await member.step()
-        assert member.group.store.state.members["L"] == record("L")
+        assert member.store.state.members["L"] == record("L")
 
     asyncio.run(story())
 
@@ -147,8 +147,8 @@ def test_a_member_whose_name_was_used_with_another_directory_joins_again() -> No
         await other.change(lambda state: document.join(state, "L", record("L", 1), 5))
         await other.change(lambda state: document.set_in_sync(state, ("A", "L"), 5, "a test"))
         await member.step()  # it has a lease and its name
-        assert member.group.store.state.members["L"] == record("L")
-        assert member.group.store.state.in_sync == ("A",)
+        assert member.store.state.members["L"] == record("L")
+        assert member.store.state.in_sync == ("A",)
 
     asyncio.run(story())
 
@@ -179,10 +179,10 @@ def test_a_start_knows_the_epoch_of_its_log(known: bool) -> None:
     async def story() -> None:
         member = Member("L", SimulatedStore())
         await member.create(group("L", "A"))
-        member.group.phase = "joining"
+        member.standing.phase = "joining"
         member.disk.history.id = "f" * 24 + f"{7:016x}"
         if not known:  # the directory has never been in this group
-            member.group.identity.group_id = ""
+            member.identity.group_id = ""
             await member.step()
             return
         with pytest.raises(GroupStateError, match="has the state of epoch 1, but this member has seen epoch 7"):
@@ -194,11 +194,11 @@ def test_a_start_knows_the_epoch_of_its_log(known: bool) -> None:
 def test_a_group_that_is_created_again_continues_with_a_higher_epoch() -> None:
     async def story() -> None:
         member = Member("L", SimulatedStore())
-        member.group.phase, member.group.identity.group_id = "joining", ""
+        member.standing.phase, member.identity.group_id = "joining", ""
         member.disk.history.id = "f" * 24 + f"{7:016x}"
-        member.group.presence.lease = await member.coordinator.grant(60_000)
+        member.presence.lease = await member.coordinator.grant(60_000)
         await member.step(2)
-        assert member.group.store.state.epoch == member.group._led == 8
+        assert member.store.state.epoch == member.standing.led == 8
         assert document.epoch_of("f" * 40) == 0
 
     asyncio.run(story())
@@ -214,15 +214,15 @@ def test_a_handover_is_not_aborted_while_its_change_is_sent() -> None:
         async def late(*args: Any) -> int | None:
             if not refused:  # later, the key is given up
                 with pytest.raises(CommandError, match="can't be aborted any more"):
-                    member.group.abort("FAILOVER ABORT")
+                    member.handover.abort("FAILOVER ABORT")
                 refused.append(True)
             return await swap(*args)
 
-        member.group.fail_over("A", 0)
+        member.handover.fail_over("A", 0)
         member.coordinator.swap = late  # type: ignore[method-assign, assignment]
         await member.step()
         assert refused
-        assert member.group.store.state.leader == "A"
+        assert member.store.state.leader == "A"
         assert member.calls[-1] == "follow A"
 
     asyncio.run(story())

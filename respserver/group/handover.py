@@ -1,0 +1,101 @@
+"""A planned failover: the leader hands over to a member of the in-sync set.
+
+Rule 1: writes wait until the other member has the whole log on disk.
+Rule 2: a leader that hands over stops releasing replies before it makes the other member the leader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from coordinator.interface import CoordinatorError
+from resp.errors import CommandError
+from respserver.group import document
+from respserver.group.document import ServerGroupState
+from respserver.group.parts import MemberPart, MemberParts
+from respserver.group.standing import MemberStanding
+from respserver.runtime.parts import RuntimeParts
+
+
+class Handover(MemberPart):
+    """The planned failover of a leader. Its target is an attribute of the member's standing."""
+
+    def __init__(self, parts: RuntimeParts, member: MemberParts, standing: MemberStanding) -> None:
+        super().__init__(parts, member)
+        self._standing = standing
+        self._replicas = member.replicas
+        self._pauses = member.pauses
+        self._give_up_at = 0.0  # loop time when it stops to hand over
+        self.done = asyncio.Event()  # the last one has succeeded
+
+    def fail_over(self, target: str, timeout_ms: int) -> None:
+        """Hand over to a member of the in-sync set; "": the most up-to-date one. Raises CommandError."""
+        if not self._standing.led or not self.in_sync.leading:
+            raise CommandError("ERR FAILOVER is not valid when server is a replica.")
+        if self._standing.target:
+            raise CommandError("ERR FAILOVER already in progress.")
+        connected = {name: feed for name in self.in_sync.names if (feed := self.in_sync.feed(name)) is not None}
+        if not connected:
+            raise CommandError("ERR FAILOVER requires another connected member in the in-sync set.")
+        if target and target not in connected:
+            raise CommandError(f"ERR FAILOVER target must be a connected member of the in-sync set: {target} is not.")
+        best = max(sorted(connected), key=lambda name: connected[name].on_disk)
+        self._standing.target = target or best
+        self._give_up_at = self._loop.time() + (timeout_ms or self._config.in_sync_timeout) / 1000
+        self._logger.notice(f"Failover: writes wait until {self._standing.target} has the whole log")
+        self.done.clear()
+        self._pauses.hold_writes(True)
+        self._wake()
+
+    def target_named(self, host: str, port: int) -> str:
+        """Return the name of the member at this address. Raises CommandError."""
+        for feed in self._replicas.feeds:
+            if (feed.host, feed.port) == (host, port) and feed.group_member:
+                return feed.group_member
+        raise CommandError("ERR FAILOVER target HOST and PORT is not a replica.")
+
+    def abort(self, why: str) -> None:
+        """Abort the planned failover, and continue to lead. Raises CommandError if none is in progress."""
+        if not self._standing.target:
+            raise CommandError("ERR No failover in progress.")
+        if not self.in_sync.leading:
+            raise CommandError(f"ERR FAILOVER can't be aborted any more: {self._standing.target} may lead already.")
+        self._logger.warning(f"Failover to {self._standing.target} aborted: {why}")
+        self._standing.end_handover()
+
+    async def step(self) -> None:
+        """Make the target the leader once it has the whole log."""
+        data, target = self._data, self._standing.target
+        feed = self.in_sync.feed(target)
+        if self._loop.time() > self._give_up_at:
+            self.abort("TIMEOUT has expired")
+            return
+        if feed is None or target not in self.in_sync.names:
+            self.abort("it is disconnected or no longer in the in-sync set")
+            return
+        settled = not (data.ks.log or self._ticks.stalled or self._ticks.withheld_since() is not None)
+        if not settled or feed.on_disk != data.disk.offset:
+            feed.alive(wanted=True)
+            return
+        self.in_sync.silence()
+
+        def decide(state: ServerGroupState) -> ServerGroupState | None:
+            if state.epoch == self._standing.led + 1 and state.leader == target:
+                return state  # a request of unknown outcome was successful
+            if state.epoch != self._standing.led or target not in state.in_sync:
+                return None
+            return document.hand_over(state, target, self._clock.now(), f"{self.name} handed over")
+
+        try:
+            state = await self._standing.certain(lambda: self.store.change(decide))
+        except CoordinatorError:
+            return  # no replies are released until the next reading shows the outcome
+        if state is None:
+            if self.store.state is not None:
+                self.in_sync.begin(self.store.state, self.name, self.store.version)
+            self.abort("the state of the group has changed")
+            return
+        key, self._standing.key = self._standing.key, 0
+        self._standing.follow(state)
+        await self.store.give_up_lead(key)
+        self.done.set()
