@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, NamedTuple
@@ -82,13 +82,16 @@ def options(peer: Peer) -> list[str]:
 
 
 @contextlib.contextmanager
-def replica_of(leader: Peer, follow: bool = True, gives_way: bool = False) -> Iterator[Peer]:
-    """A replica (in sync) of a leader, or a server that may become one. ``gives_way``: to the load on its core."""
+def replica_of(
+    leader: Peer, follow: bool = True, gives_way: bool = False, member: Sequence[str] = ()
+) -> Iterator[Peer]:
+    """A replica (in sync) of a leader, or a server that may become one. ``gives_way``: to the load on its core.
+    ``member``: options that make it a member of the leader's server group."""
     command = ["chrt", "--idle", "0", *leader.command] if gives_way else leader.command
     # a killed redis-server may leave a child that still writes into its directory
     with tempfile.TemporaryDirectory(prefix="tidelog-bench-", ignore_cleanup_errors=True) as directory:
         made = Peer(leader.name, command, Path(directory), leader.fsync, max(os.sched_getaffinity(0)))
-        more = ["--replicaof", f"127.0.0.1 {leader.port}"] if follow else []
+        more = member or (["--replicaof", f"127.0.0.1 {leader.port}"] if follow else [])
         made.start(*options(leader), *more)
         try:
             if follow:

@@ -38,6 +38,7 @@ import errno
 import os
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -278,8 +279,10 @@ class Log(Backlog):
         self.wal = new
 
     # -- writing ---------------------------------------------------------------------------------------------
-    def append(self, batch: bytes) -> None:
+    def append(self, batch: bytes, written: Callable[[int, bytes], None] | None = None) -> None:
         """Make a batch durable according to appendfsync. An empty batch has no effect.
+
+        ``written``: called with the log offset and the batch before it is synced, unless the batch is large.
 
         Raises OSError; nothing has changed then, and the caller must retry the same batch before any other.
         """
@@ -288,11 +291,11 @@ class Log(Backlog):
             return
         self._enter()  # "with" takes three times as long
         try:
-            self._append(batch, size)
+            self._append(batch, size, written)
         finally:
             self._leave()
 
-    def _append(self, batch: bytes, size: int) -> None:
+    def _append(self, batch: bytes, size: int, written: Callable[[int, bytes], None] | None) -> None:
         """Append a batch with ``_lock`` held. See append()."""
         if self._refused and self._displaced is not None:
             raise OSError(errno.ENOENT, self._displaced)
@@ -308,6 +311,8 @@ class Log(Backlog):
         offset = self.offset
         crc = wal.write(at, offset, self._synced, batch)
         if self._always:
+            if written is not None:
+                written(offset, batch)
             self._sync_now()
             self._synced = offset + size
         elif self._everysec:
@@ -514,12 +519,12 @@ class Log(Backlog):
         """
         self._refused = refused
 
-    def in_place(self) -> bool:
+    def in_place(self, fresh: float = FRESH_SECONDS) -> bool:
         """Return whether the next start would find the written data.
 
-        Uses the result of a recent check, if there is one.
+        Uses the result of a check that is less than ``fresh`` seconds old, if there is one.
         """
-        if time.monotonic() - self._checked_at >= FRESH_SECONDS:
+        if time.monotonic() - self._checked_at >= fresh:
             self.check_files()
         return self._displaced is None
 

@@ -8,7 +8,8 @@ gaps.
 Rule 2: while a feed is live, ``position`` is the log's end after each tick: live_batch() sends each new batch. If the
 replica does not read them, the feed returns to catching up from the journal, so data for a slow replica is on disk and
 not in memory.
-Rule 3: only data in this server's log is sent, so a replica never has more than its leader.
+Rule 3: only data in this server's log is sent. If replies wait for replicas, it is sent before it is synced. A replica
+then has more than its leader if the leader's machine fails in the meantime, as under everysec.
 Rule 4: the journal must be retained from log offset ``needs`` on.
 Rule 5: a replica of an earlier version is sent only the data that it can read (``formats``), and nothing after that.
 Rule 6: a replica has at most what it was sent. If it acknowledges more, or something that is not a log offset, it is

@@ -388,9 +388,9 @@ class Replicas(ServerPart):
 
     # -- to the replicas -----------------------------------------------------------------------------------------
     def _logged(self, offset: int, batch: bytes) -> None:
-        """Send a batch that has become durable."""
+        """Send a batch that has become durable, or that is being synced, to the feeds that it was not yet sent to."""
         for feed in [*self._connections]:  # a feed that can't read the batch is removed
-            if feed.live:
+            if feed.live and feed.position <= offset:
                 feed.live_batch(offset, batch)
 
     def ask(self) -> None:

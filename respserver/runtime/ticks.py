@@ -15,6 +15,9 @@ the event loop. This shortens the latency of each reply.
 Rule 1: a batch that can't be made durable is retained and retried before all later ones. The replies of its tick wait.
 Rule 2: the changes of such a batch are in memory already. They are not rolled back.
 
+Decision: if replies wait for replicas (``replica-acks``), a batch is sent to them before this server syncs it, so that
+all syncs run at the same time. On a disk with syncs of 0.1 to 2 ms, this makes appends 1.2 to 1.9 times as fast.
+
 Decision: replies to reads wait for the end of the tick, too, although nothing has to be durable for them. A reply that
 is sent immediately also wakes its client immediately. A fast client answers and sleeps again, and each wake-up costs
 the server two microseconds. Replies of more than 64 KB are sent immediately.
@@ -53,7 +56,8 @@ class Ticks:
         self._gates = gates
         self._logger = logger
         self.run = run
-        self.on_batch: Callable[[int, bytes], None] | None = None  # called with offset and bytes of each durable batch
+        # called with log offset and bytes of each durable batch; also before the sync if replies wait for replicas
+        self.on_batch: Callable[[int, bytes], None] | None = None
         self._pending = False  # run() is scheduled
         self._only_reads = False  # the scheduled run() is only for replies to reads
         self._flush: list[TickClient] = []
@@ -150,7 +154,8 @@ class Ticks:
         if not self._stalled:
             offset = disk.offset
             try:
-                disk.append(batch)
+                # The replicas sync the batch at the same time as this server, not after it.
+                disk.append(batch, self.on_batch if self._confirming else None)
                 if self.on_batch is not None:
                     self.on_batch(offset, batch)
                 return True

@@ -69,6 +69,7 @@ def wait_until(condition: Callable[[], T], what: str, patience: float = PATIENCE
 
     While a server can't be reached, the condition counts as not yet true.
     """
+
     def met() -> T | None:
         with contextlib.suppress(redis.ConnectionError, redis.TimeoutError, OSError):
             return condition()
@@ -192,10 +193,14 @@ class Cluster:
         self.nodes: list[Node] = []
         self.proxies: list[Proxy] = []
 
-    def node(self, of: int | None = None, start: bool = True, file: bool = False, **config: Any) -> Node:
+    def node(
+        self, of: int | None = None, start: bool = True, file: bool = False, command: Sequence[str] | None = None,
+        **config: Any,
+    ) -> Node:  # fmt: skip
         """A new server, a replica of the one at port ``of`` if that is given; settings with ``_`` for ``-``.
 
         ``file``: its settings stand in a configuration file, which CONFIG REWRITE can write: ``node.file``.
+        ``command``: starts the server instead of command().
         """
         directory = self.top / f"node{len(self.nodes)}"
         directory.mkdir()
@@ -209,7 +214,7 @@ class Cluster:
             path.write_text("".join(lines))
             node = Node(directory, {}, self.command(str(path)))
         else:
-            node = Node(directory, settings, self.command())
+            node = Node(directory, settings, command or self.command())
         self.nodes.append(node)
         if start:
             node.start()

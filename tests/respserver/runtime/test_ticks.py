@@ -289,7 +289,7 @@ def test_a_failed_append_holds_the_replies_of_its_tick(local: LocalServer, peers
 def test_an_append_that_meets_damage_holds_replies_too(
     local: LocalServer, peers: tuple[Peer, Peer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def damaged(log: Log, batch: bytes) -> None:
+    def damaged(log: Log, batch: bytes, written: object) -> None:
         raise CorruptError("the journal is damaged")
 
     with monkeypatch.context() as patch:
