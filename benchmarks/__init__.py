@@ -2,7 +2,7 @@
 
 ``scripts/bench`` runs the workloads that are declared in ``append``, ``polling``, ``ranges``, ``groups``, ``fanout``,
 ``space``, ``xstreams`` and ``cpu``. ``long``, ``replication``, ``spark``, ``report``, ``pending_memory``, ``turns``,
-``acks`` and ``workers`` are separate programs.
+``acks``, ``failovers`` and ``workers`` are separate programs.
 
     acks            ``python -m benchmarks.acks``: what replies cost that wait for replicas
     append          appends: by clients, pipeline, payload and appendfsync; many in one command; the ceiling
@@ -11,6 +11,7 @@
     cputime         the CPU time of a process
     entries         three kinds of entries, and the commands that append them
     facts           the conditions of a measurement: the machine, and the servers with their origin
+    failovers       ``python -m benchmarks.failovers``: pauses of a writer while the leader of a group changes
     fanout          many clients blocked on one stream
     flows/          ``python -m benchmarks.flows``: events per second through a flow
     groups          reads and acknowledgements of a group's messages; the memory of the messages

@@ -14,7 +14,8 @@ from respserver.group.handover import Handover
 from respserver.group.joining import GroupEntry
 from respserver.group.parts import MemberPart, MemberParts
 from respserver.group.presence import NameTakenError
-from respserver.group.standing import MemberStanding
+from respserver.group.standing import SHORT_WAIT, MemberStanding
+from respserver.group.states import LeaderKey
 from respserver.runtime.parts import RuntimeParts
 
 
@@ -48,7 +49,6 @@ class GroupDecisions(MemberPart):
             if state.leader == self.name:
                 self._standing.appointed = state.epoch
         key = self._standing.leader = await self.store.leader()
-        mine = key is not None and key.name == self.name
         if key is None or key.version != self._standing.key:
             self.in_sync.silence()
         if state.epoch != self._standing.led:
@@ -56,6 +56,11 @@ class GroupDecisions(MemberPart):
         if key is None:
             return await self._election.without_leader(state)
         self._election.ended()
+        return await self._with_leader(state, key)
+
+    async def _with_leader(self, state: ServerGroupState, key: LeaderKey) -> float:
+        """Decide once, while there is a leader's key. Returns as step()."""
+        mine = key.name == self.name
         if mine and (key.version != self._standing.key or (key.epoch, key.name) != (state.epoch, state.leader)):
             # It was created by a request of unknown outcome, or a handover took effect late.
             self._standing.key = 0
@@ -68,6 +73,8 @@ class GroupDecisions(MemberPart):
                 await self._standing.lead(state, state.epoch)
         elif (key.epoch, key.name) == (state.epoch, state.leader):
             self._standing.follow(state)
+        elif state.leader == self.name:
+            return SHORT_WAIT  # the previous leader has handed over and is about to delete its key
         # Otherwise, an election or a handover is in progress: the watches wake this task.
         return 0.0
 

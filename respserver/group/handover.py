@@ -95,7 +95,8 @@ class Handover(MemberPart):
                 self.in_sync.begin(self.store.state, self.name, self.store.version)
             self.abort("the state of the group has changed")
             return
-        key, self._standing.key = self._standing.key, 0
-        self._standing.follow(state)
-        await self.store.give_up_lead(key)
+        try:
+            await self._standing.give_up()  # first, because the other member waits for it
+        finally:
+            self._standing.follow(state, leads=False)
         self.done.set()

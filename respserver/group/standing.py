@@ -23,7 +23,7 @@ from respserver.group.parts import MemberPart, MemberParts
 from respserver.group.states import LeaderKey
 from respserver.runtime.parts import RuntimeParts
 
-SHORT_WAIT: Final = 0.005  # seconds between two readings while a campaign or a takeover is decided
+SHORT_WAIT: Final = 0.005  # seconds between two readings while a campaign, a handover or a takeover is decided
 
 
 class MemberStanding(MemberPart):
@@ -41,8 +41,11 @@ class MemberStanding(MemberPart):
         self.target = ""  # the member to which it hands over; "": it does not
         self._followed = 0  # the epoch whose leader it has followed last
 
-    def follow(self, state: ServerGroupState) -> None:
-        """Be a replica of the leader that the state names. Raises GroupStateError."""
+    def follow(self, state: ServerGroupState, leads: bool = True) -> None:
+        """Be a replica of the leader that the state names. Raises GroupStateError.
+
+        ``leads``: it leads already. A member that has handed over to it connects again once it leads.
+        """
         self.phase = "following"
         self._link.cluster.epoch = state.epoch
         leader = state.members.get(state.leader)
@@ -53,7 +56,7 @@ class MemberStanding(MemberPart):
         host, _, port = leader.address.rpartition(":")
         self.stop_leading()
         again = self._followed != state.epoch and not self._link.up  # it may wait for seconds before its next attempt
-        self._followed = state.epoch
+        self._followed = state.epoch if leads else 0
         if again or not self._link.leads_to(host, int(port)):
             self._logger.notice(f"{state.leader} leads the group {self._config.group} in epoch {state.epoch}")
             self._roles.become_replica(host, int(port))

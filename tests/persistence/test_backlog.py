@@ -15,7 +15,7 @@ import lmdb
 import pytest
 
 from persistence import journal as journal_module
-from persistence.backlog import NOTHING
+from persistence.backlog import MANY, NOTHING, SOME
 from persistence.log import GoneError, Log
 from resp.errors import CorruptError
 from storage.keyspace.keyspace import Keyspace
@@ -474,3 +474,37 @@ def test_a_restored_backup_is_told_apart(path: Path) -> None:
             assert signature is not None
             assert made.log.history.covers(other.history.id, other.offset, made.log.offset)
             assert made.log.matches(signature[0], other.offset, signature[1]) is False
+
+
+def test_a_checksum_of_the_end_reads_a_limited_number_of_batches(path: Path) -> None:
+    """The event loop waits for it: a megabyte of small batches took 90 ms."""
+    with opened(path, journal_flush_ms=100_000) as (log, ks, _):
+        for number in range(12_000):
+            ks.set_string(b"k", b"%d" % (number % 10))
+            commit(log, ks)
+        end = log.offset
+        found = log.checksum_of_end(1 << 20)
+        assert found is not None
+        start, crc = found
+        assert SOME <= end - start < 4 * MANY * 25
+        assert log.matches(start, end, crc)
+        assert log.checksum_of_end(1000) == (end - 1000, crc32(contents(log, end - 1000)))
+
+
+def test_a_checksum_of_the_end_covers_all_of_its_size_if_batches_are_large(path: Path) -> None:
+    with opened(path, journal_flush_ms=100_000) as (log, ks, _):
+        for _ in range(300):
+            ks.set_string(b"k", b"x" * 5000)
+            commit(log, ks)
+        end = log.offset
+        assert log.checksum_of_end(1 << 20) == (end - (1 << 20), crc32(contents(log, end - (1 << 20))))
+
+
+def contents(log: Log, start: int) -> bytes:
+    """The bytes of the log from ``start`` on."""
+    offset, at, found = log.first_offset(), log.first_offset(), b""
+    while at < log.offset:
+        for begin, batch in log.read(at, 1 << 20):
+            found += batch
+            at = begin + len(batch)
+    return found[start - offset :]
