@@ -16,6 +16,7 @@
     ownnodes       the nodes of a replica's own store during a copy of its leader's
     fullcopy       receives a copy of a leader's store and installs it
     scrub          reads and verifies the whole store in the background
+    noderepair     replaces a damaged node of the store by a copy
     verification   verifies a data directory that no server uses
     history        the identity of the log: its replication ID and its previous IDs
     directory      the data directory: its contents, its ID, and the lock against other servers

@@ -15,7 +15,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from persistence.lmdbpages import BIG, HEAD, LEAF, NODE, OVERFLOW, PAGE_NO, DamageError, Database, Walk
+from persistence.lmdbpages import BIG, HEAD, LEAF, NODE, OVERFLOW, PAGE_NO, SUB, DamageError, Database, Walk
 
 
 class Found(NamedTuple):
@@ -26,6 +26,7 @@ class Found(NamedTuple):
     size: int  # bytes that were read
     end: bytes | None = b""
     why: str = ""
+    page: int = 0  # the first page of a value that has its own pages
 
 
 class MissedError(Exception):
@@ -55,6 +56,10 @@ class LmdbSnapshot(Walk):
         """Return the size of a database in bytes, and the number of its entries; 0, 0 if it does not exist."""
         database = self._databases.get(name)
         return (0, 0) if database is None else (sum(database.claimed[:3]) * self._page_size, database.claimed[3])
+
+    @property
+    def page_size(self) -> int:
+        return self._page_size
 
     def entries(self, name: bytes, start: bytes) -> Iterator[Found]:
         """Yield the entries of a database from the key ``start`` on, and its damage."""
@@ -90,6 +95,8 @@ class LmdbSnapshot(Walk):
             at, length = position + NODE.size + length_of_key, first | second << 16
             if at + (PAGE_NO.size if flags == BIG else length) > self._page_size:
                 raise DamageError(f"page {number} is damaged: an entry exceeds it")
+            if flags not in (0, BIG, SUB):
+                raise DamageError(f"page {number} is damaged: an entry of an unknown kind")
             key = page[position + NODE.size : at]
             keys.append(key)
             if key < start:
@@ -108,7 +115,8 @@ class LmdbSnapshot(Walk):
             raw = os.pread(self._fd, HEAD.size + length, first * self._page_size)
             number, _, flags, low, high = HEAD.unpack_from(raw)
         except (OSError, struct.error, OverflowError) as error:
-            return Found(key, b"", pages * self._page_size, key + b"\0", f"page {first} cannot be read ({error})")
+            why = f"page {first} cannot be read ({error})"
+            return Found(key, b"", pages * self._page_size, key + b"\0", why, first)
         if number != first or flags != OVERFLOW or low | high << 16 < pages or len(raw) < HEAD.size + length:
-            return Found(key, b"", pages * self._page_size, key + b"\0", f"page {first} is damaged")
-        return Found(key, raw[HEAD.size :], pages * self._page_size)
+            return Found(key, b"", pages * self._page_size, key + b"\0", f"page {first} is damaged", first)
+        return Found(key, raw[HEAD.size :], pages * self._page_size, page=first)

@@ -17,6 +17,7 @@ import json
 import os
 import struct
 import threading
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -27,13 +28,12 @@ from persistence.layout import CRC, NODE_KEY
 from persistence.lmdbfile import reported
 from persistence.lmdbpages import DamageError
 from persistence.lmdbreads import Found, LmdbSnapshot, MissedError
+from persistence.noderepair import node_problem
 from persistence.permissions import opener
 from persistence.store import Store
 from persistence.storecopy import DATABASES, NODES
 from resp.errors import CorruptError
-from storage.nodes.coded import check as check_rows
-from storage.nodes.coded import is_coded
-from storage.nodes.packed import new_decompressor, open_packed
+from storage.nodes.packed import new_decompressor
 
 FILE: Final = "scrub"
 DAY_MS: Final = 24 * 3600 * 1000
@@ -108,6 +108,11 @@ class Scrub:
         """Record a damaged node that a read has detected. Any thread."""
         self._add(Damage(NODES, NODE_KEY.pack(sid, first_ord, first_id.to_bytes(16, "big")), why))
 
+    def knows(self, sid: int, first_ords: Collection[int]) -> bool:
+        """Return whether one of these nodes is known to be damaged."""
+        nodes = (damage.node for damage in self.damage)
+        return any(node is not None and node[0] == sid and node[1] in first_ords for node in nodes)
+
     def _add(self, damage: Damage) -> None:
         with self._lock:
             if len(self._damage) < MOST_DAMAGE:
@@ -130,6 +135,10 @@ class Scrub:
 
     def needs_recheck(self) -> bool:
         return bool(self._damage) and self._checked != self._store.offset
+
+    def check_again(self) -> None:
+        """Request recheck(), because the store may have changed since the last checkpoint."""
+        self._checked = -1
 
     def _load(self) -> None:
         """Load the state that save() has written. Ignores a missing or invalid file."""
@@ -257,12 +266,8 @@ class Scrub:
             return Damage(db, key, found.why, b"" if found.end == key + b"\0" else found.end)
         try:
             if db == NODES:
-                node = open_packed(value, self._decompressor)
-                if is_coded(value):
-                    check_rows(value)
-                if node.first_id == int.from_bytes(NODE_KEY.unpack(key)[2], "big"):
-                    return None
-                return Damage(db, key, "the blob belongs to another node")
+                why = node_problem(key, value, self._decompressor)
+                return Damage(db, key, why) if why else None
             if CRC.unpack_from(value)[0] == crc32(memoryview(value)[CRC.size :], crc32(key)):
                 return None
         except (CorruptError, struct.error, ValueError) as error:

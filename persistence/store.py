@@ -12,7 +12,7 @@ import errno
 import struct
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from struct import Struct
@@ -64,6 +64,7 @@ from storage.keyspace.keyspace import Keyspace
 from storage.keyspace.replay import DAMAGE
 from storage.model.ids import MASK64
 from storage.model.records import unpack_sizes
+from storage.nodes.coded import is_coded
 from storage.nodes.node import new_compressor
 from storage.nodes.pool import NodeStore
 from storage.streams.capture import Capture
@@ -518,6 +519,36 @@ class Store:
             self._nodes = CODED
         self._shifted = self._shifted or capture.away != 0
         self.offset = offset
+
+    def replace_node(self, key: bytes, blob: bytes, allowed: Callable[[int], bool]) -> bool:
+        """Overwrite a node in one transaction, and sync. Any thread. Raises OSError, CorruptError.
+
+        ``allowed``: called with the number of the last transaction while there can be no other one. If it returns
+        False, nothing changes, and this returns False.
+        """
+        with reported(self.path), self.env.begin(write=True) as txn:
+            content = self._content(txn)
+            if not allowed(txn.id() - 1):
+                return False
+            txn.put(key, blob, db=self.nodes)
+            if is_coded(blob):
+                txn.put(b"nodes", signed(b"nodes", U64.pack(CODED)), db=self.meta)
+            if content is not None:
+                packed = content.pack(self._number(txn, b"offset") or 0, txn.id())
+                txn.put(b"content", signed(b"content", packed), db=self.meta)
+        if is_coded(blob):
+            self._nodes = CODED
+        return True
+
+    def key_of(self, sid: int) -> bytes | None:
+        """Return the key of a stream as of the last checkpoint, None if it had none. On the event loop only."""
+        value = self.view.txn.get(U64.pack(sid), db=self._databases[STREAMS]) or b""
+        try:
+            *_, length = STREAM.unpack_from(value, CRC.size)
+        except struct.error:
+            return None
+        at = CRC.size + STREAM.size
+        return bytes(value[at : at + length])
 
     def _counted(self, txn: lmdb.Transaction) -> StoreContent:
         """Count all entries, once, for a store of an earlier version. Raises CorruptError."""

@@ -6,5 +6,6 @@
     frames     frames, which a leader sends after it has answered PSYNC; bytes only
     handshake  the requests with which a replica introduces itself, and the answers; bytes only
     members    the servers that follow one leader, as they tell each other; bytes only
+    nodes      requests for nodes that are damaged in another server's store; bytes only
     link       one connection of a replica to its leader: the handshake, then frames
 """

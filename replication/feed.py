@@ -37,8 +37,8 @@ from commands.parse import positive
 from persistence.log import GoneError, Log
 from persistence.noderuns import ReportedRuns
 from persistence.storecopy import StoreCopy
-from replication import formats, frames
-from replication.frames import encode, head
+from replication import formats, frames, nodes
+from replication.frames import LinkError, encode, head
 from replication.members import ClusterMember
 from resp.errors import CommandError, CorruptError
 from resp.exact import ExactDecoder
@@ -81,6 +81,12 @@ class FeedOwner(Protocol):
     def confirmed(self) -> int:
         """The log offset up to which replies are released; -1: unknown. Used only if ``each``."""
 
+    def node_requested(self, feed: ReplicaFeed, payload: bytes) -> None:
+        """Answer a request for a node. Raises LinkError."""
+
+    def received_node(self, payload: bytes) -> None:
+        """Process the answer to a request for a node."""
+
     def moved_on(self) -> None:
         """Note that ``needs`` of a feed has changed."""
 
@@ -105,12 +111,12 @@ class ReplicaFeed(asyncio.Protocol):
     def __init__(
         self, owner: FeedOwner, host: str, port: int, offset: int, now: int, copy_only: bool = False,
         reads: int = formats.FORMAT, member: ClusterMember | None = None, delta: bool = False,
-        group_member: str = "", member_id: str = "",
+        group_member: str = "", member_id: str = "", repairs: bool = False,
     ) -> None:  # fmt: skip
         """Initialize. ``copy_only``: the other end takes a full copy and the log after it, but is not a replica.
         ``reads``: the format that it can read. ``member``: how it announces itself to clients; None: it does not.
         ``delta``: it can report its nodes. ``group_member``: its name in the server group; "": it is no member.
-        ``member_id``: the ID of that member's directory."""
+        ``member_id``: the ID of that member's directory. ``repairs``: it answers requests for nodes."""
         self.owner = owner
         self.copy_only = copy_only
         self.member = member
@@ -140,6 +146,8 @@ class ReplicaFeed(asyncio.Protocol):
         self._work: asyncio.Future[Any] | None = None  # current or last work in a thread for this feed
         self._task: asyncio.Task[None] | None = None
         self._over = False
+        self.repairs = repairs
+        self._asked = False  # a node was requested, and the answer has not arrived
         self._told = b""  # the last list of members that was sent
         self._confirmed = 0  # the last confirmed offset that was sent
 
@@ -179,8 +187,8 @@ class ReplicaFeed(asyncio.Protocol):
 
     # -- from the replica ------------------------------------------------------------------------------------
     def _request(self, argv: list[bytes]) -> None:
-        """Process REPLCONF ACK offset FACK offset, or REPLCONF NODES runs, from a replica. Any other request is only a
-        keepalive."""
+        """Process REPLCONF ACK offset FACK offset, REPLCONF NODES runs, a request for a node, or its answer, from a
+        replica. Any other request is only a keepalive."""
         owner = self.owner
         command = [word.upper() for word in argv[:2]]
         if command == [b"REPLCONF", b"NODES"] and len(argv) == 3:
@@ -189,6 +197,8 @@ class ReplicaFeed(asyncio.Protocol):
                 return
             self._requested = False
             self._chunks.put_nowait(argv[2])
+        elif not self.copy_only and command[:1] == [b"REPLCONF"] and command[1:] in ([b"GETNODE"], [b"GIVENODE"]):
+            self._exchange(command[1], argv[2:])
         elif not self.copy_only and command == [b"REPLCONF", b"ACK"] and len(argv) in (3, 5):
             try:
                 has = positive(argv[2])
@@ -203,6 +213,25 @@ class ReplicaFeed(asyncio.Protocol):
             if self.state == "send_bulk" and self.position >= 0:
                 self.state = "online"
         owner.heard(self)
+
+    def _exchange(self, option: bytes, rest: list[bytes]) -> None:
+        """Process a request for a node, or its answer."""
+        if len(rest) != 1:
+            self.cut("it requested or sent a node in a wrong form")
+        elif option == b"GIVENODE" and self._asked:
+            self._limit(asked=False)
+            self.owner.received_node(rest[0])
+        elif option == b"GETNODE":
+            try:
+                self.owner.node_requested(self, rest[0])
+            except LinkError as error:
+                self.cut(str(error))
+
+    def _limit(self, asked: bool) -> None:
+        """Limit the size of requests, depending on whether a node was requested."""
+        self._asked = asked
+        longest = 2 * nodes.LONGEST if asked else LONGEST_REQUEST
+        self._decoder.limit(longest, longest)
 
     # -- to the replica --------------------------------------------------------------------------------------
     def live_batch(self, offset: int, batch: bytes) -> None:
@@ -248,6 +277,15 @@ class ReplicaFeed(asyncio.Protocol):
         """Send a MESSAGE or SHARD frame. It is dropped if the feed is not live: messages may be lost."""
         if self.live:
             self._write(frame)
+
+    def request_node(self, payload: bytes) -> None:
+        """Request a node from the replica."""
+        self._limit(asked=True)
+        self._write(encode(frames.WANT, 0, payload))
+
+    def send_node(self, payload: bytes) -> None:
+        """Answer a request for a node."""
+        self._write(encode(frames.NODE, 0, payload))
 
     def tell_members(self, members: bytes) -> None:
         """Send the list of the other members, if it has changed."""

@@ -70,6 +70,10 @@ class FollowerOwner(Protocol):
     def received_message(self, channel: bytes, text: bytes, shard: bool) -> None: ...
     def received_members(self, payload: bytes) -> None:
         """Process a MEMBERS frame. Raises LinkError."""
+    def node_requested(self, payload: bytes) -> None:
+        """Answer a request for a node. Raises LinkError."""
+    def received_node(self, payload: bytes) -> None:
+        """Process the answer to a request for a node."""
     def paused(self) -> bool:
         """Return whether no data from the leader may be applied now (CLIENT PAUSE)."""
     def ack_requested(self) -> None:
@@ -141,6 +145,16 @@ class LeaderFollower:
         """Acknowledge the log of this server; both arguments are log offsets."""
         if self.link is not None and self.up:
             self.link.send(request("REPLCONF", "ACK", offset, "FACK", on_disk))
+
+    def request_node(self, payload: bytes) -> None:
+        """Request a node from the leader."""
+        if self.link is not None and self.up:
+            self.link.send(request("REPLCONF", "GETNODE", payload))
+
+    def send_node(self, payload: bytes) -> None:
+        """Answer a request for a node."""
+        if self.link is not None and self.up:
+            self.link.send(request("REPLCONF", "GIVENODE", payload))
 
     def fail(self, error: Exception) -> None:
         """End the link for this reason; the next attempt follows."""
@@ -298,6 +312,10 @@ class LeaderFollower:
             self.owner.received_message(*frames.read_message(payload), kind == frames.SHARD)
         elif kind == frames.MEMBERS:
             self.owner.received_members(payload)
+        elif kind == frames.WANT:
+            self.owner.node_requested(payload)
+        elif kind == frames.NODE:
+            self.owner.received_node(payload)
         else:
             raise LinkError("a part of a copy that was not requested")
 

@@ -21,6 +21,8 @@ not send.
     SHARD    0                        the same: one was SPUBLISHed
     MEMBERS  0                        the other members (see members); only to a replica that announced itself
     CONFIRM  the confirmed offset     none: the replica may release what shows the log up to that offset
+    WANT     0                        a request for a node (see nodes); only to a replica that answers requests
+    NODE     0                        the answer to the replica's request
 
 Rule 1: anything else raises LinkError and ends the link; nothing is skipped or guessed. This includes a length that no
 frame of its kind has: 0, 1, 8 and 16 bytes as above, and at most LONGEST for the others.
@@ -33,7 +35,7 @@ from struct import Struct
 from typing import NamedTuple
 from zlib import crc32
 
-BATCH, ALIVE, COPY, PIECE, DONE, MESSAGE, SHARD, MEMBERS, REPORT, CONFIRM = b"BACPDMSNRO"
+BATCH, ALIVE, COPY, PIECE, DONE, MESSAGE, SHARD, MEMBERS, REPORT, CONFIRM, WANT, NODE = b"BACPDMSNROWG"
 ACKNOWLEDGE, EACH = 1, 2  # flags of ALIVE
 
 FIRST = Struct(">BQII")
@@ -50,7 +52,8 @@ LONGEST = 1 << 31
 LENGTHS = {  # by kind: minimum and maximum length of the payload
     BATCH: (1, LONGEST), ALIVE: (ALIVE_BODY.size, ALIVE_BODY.size), COPY: (COPY_BODY.size, COPY_BODY.size),
     PIECE: (1, LONGEST), DONE: (DONE_BODY.size, DONE_BODY.size), MESSAGE: (LENGTH.size, LONGEST),
-    SHARD: (LENGTH.size, LONGEST), MEMBERS: (1, 1 << 20), REPORT: (0, 0), CONFIRM: (0, 0),
+    SHARD: (LENGTH.size, LONGEST), MEMBERS: (1, 1 << 20), REPORT: (0, 0), CONFIRM: (0, 0), WANT: (1, 1 << 16),
+    NODE: (1, 1 << 25),
 }  # fmt: skip
 
 

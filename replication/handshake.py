@@ -10,6 +10,7 @@
       with data in its store also capa delta               see ``persistence.noderuns``
       with cluster-enabled also capa node-...              see ``members``
       in a server group also capa group-...                see ``members``
+      also capa repair                                     it answers requests for nodes, see ``nodes``
     REPLCONF listening-port 6380              +OK          the leader shows it in INFO
     REPLCONF ip-address 10.0.0.2              +OK          if replica-announce-ip is set
     REPLCONF history 4711:2864434397          +OK          crc32 of this log's bytes from offset 4711 to its end; twice
@@ -19,6 +20,7 @@
                                               +FULLRESYNC <ID> <offset>  frames follow, a full copy first
                                               +FULLRESYNC <ID> <offset> DELTA  the same; the replica reports its nodes
     REPLCONF nodes <runs>                     (none)       after each frame REPORT; no runs: it has reported all
+    REPLCONF getnode, givenode                (none)       at any time after PSYNC, see ``nodes``
 
 ``offset`` is the log offset, which is the number of bytes of records that the replica has. ``PSYNC ? -1`` requests a
 full copy. ``PSYNC <ID> <offset> FAILOVER`` is sent by a leader that hands over: the server that receives it becomes the
@@ -41,6 +43,7 @@ from dataclasses import dataclass
 from replication.formats import CAPA, FORMAT
 from replication.frames import LinkError
 from replication.members import ClusterMember, GroupAnnouncement, capability
+from replication.nodes import REPAIR
 
 VERSION = 1  # version of the link protocol: requests and frames
 DELTA = b"delta"  # a capability: the replica has nodes and can report them (persistence.noderuns)
@@ -244,7 +247,7 @@ def _steps(who: Introduction) -> Iterator[tuple[str, bytes]]:
     yield "PING", request("PING")
     if who.password:
         yield "AUTH", request("AUTH", *([who.user] if who.user else []), who.password)
-    capabilities: list[bytes | str | int] = ["capa", b"%b%d" % (CAPA, FORMAT)]
+    capabilities: list[bytes | str | int] = ["capa", b"%b%d" % (CAPA, FORMAT), "capa", REPAIR]
     if who.member is not None:
         capabilities += ["capa", capability(who.member)]
     if who.delta:

@@ -45,6 +45,7 @@ from respserver.observe.stats import Counters
 from respserver.reporting import Reporting, ReportSources
 from respserver.roles.cluster import Cluster
 from respserver.roles.link import LeaderLink, LinkEvents
+from respserver.roles.nodes import NodeExchange
 from respserver.roles.replicas import Replicas
 from respserver.roles.roles import Roles
 from respserver.runtime.clock import Clock
@@ -113,8 +114,7 @@ class RespServer:
             loop, config, self.clock, logger, self.counters, self.timings, self.exhaustion, self.data, self.gates,
             self.ticks,
         )  # fmt: skip
-        self.served_time, self.scrubbing = ServedTime(parts, self._by_hand), Scrubbing(parts)
-        self.pauses = Pauses(parts, self.clients)
+        self.served_time, self.pauses = ServedTime(parts, self._by_hand), Pauses(parts, self.clients)
         self.monitors = Monitors(self.gates, self.clock)
         self.pubsub = PubSub(
             relay=lambda channel, message, shard: self.roles.relay(channel, message, shard), later=loop.call_soon
@@ -132,7 +132,7 @@ class RespServer:
             parts, self, self.blocking, self.slicing, self.transactions, self.notifications, self.memory
         )
         self.replicas = Replicas(
-            parts, self.clients, on_heard=self._heard,
+            parts, self.clients, NodeExchange(parts), on_heard=self._heard,
             before_delta=lambda: self.checkpoints.recent(),
         )  # fmt: skip
         self.link = LeaderLink(
@@ -145,6 +145,7 @@ class RespServer:
         self.roles = Roles(
             parts, self.clients, self.pauses, self.blocking, self.replicas, self.link, on_role=self.served_time.update
         )
+        self.scrubbing = Scrubbing(parts, self.roles)
         if config.group:
             self._build_group(parts, coordination)
         self.checkpoints = Checkpoints(parts, retain=self.replicas.moved_on, ended=self.blocking.acknowledged)
@@ -152,8 +153,7 @@ class RespServer:
             parts,
             ReportSources(
                 self.clients, self.users, self.pubsub, self.blocking, self.roles, self.checkpoints, self.scrubbing,
-                self.memory,
-                self.tracking,
+                self.memory, self.tracking,
             ),
         )  # fmt: skip
         self._build_connections(parts)
@@ -410,6 +410,7 @@ class RespServer:
 
         ``work``: called in a thread while the directory is closed.
         """
+        await self.scrubbing.finish()
         await self.checkpoints.finish()
         await self.replicas.finish()
         old = self.data.ks
@@ -471,6 +472,7 @@ class RespServer:
                 timer.cancel()
         self.tick()
         await self.roles.finish()
+        await self.scrubbing.finish()
         await self.checkpoints.finish()
         if self.ticks.stalled:
             self.ticks.retry()

@@ -14,7 +14,7 @@ from typing import cast
 from commands.context import Chunks
 from commands.session import Session, TransportStats
 from resp import reply
-from resp.errors import CorruptError
+from resp.errors import CorruptError, DamagedNodeError
 from respserver.clients import tlsclose
 from respserver.clients.clientsocket import ClientSocket
 from respserver.clients.flowcontrol import OUTPUT_AT_ONCE, STREAM_AT_ONCE, FlowControl, OutputLimits
@@ -49,6 +49,7 @@ class ConnectionServices:
         self.ticks = parts.ticks
         self.counters = parts.counters
         self.logger = parts.logger
+        self.note_damage = parts.data.note_damage
         self.requests = requests
         self.limits = limits
         self.sockets = sockets  # None: the event loop reads all sockets
@@ -282,15 +283,16 @@ class Connection(SocketReader):
         connection can report the error."""
         services, begun = self._services, self.output.begun
         self.output.end_stream()
+        text = services.note_damage(error) if isinstance(error, DamagedNodeError) else str(error)
         if not isinstance(error, (CorruptError, OSError)):
             services.logger.trace("A streamed reply can't be finished", error)
             self.cut("its reply can't be finished")
         elif begun:
-            self.cut(f"its reply met damaged data: {error}")
+            self.cut(f"its reply met damaged data: {text}")
         else:
-            services.logger.warning(f"A reply to client id={self.session.id} met damaged data: {error}")
+            services.logger.warning(f"A reply to client id={self.session.id} met damaged data: {text}")
             services.counters.note_error("ERR")
-            return reply.error(f"ERR damaged data: {error}")
+            return reply.error(f"ERR damaged data: {text}")
         return b""
 
     def push(self, data: bytes) -> None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 
 from persistence.scrub import LONGEST_MS, Scrub
+from respserver.maintenance.repairing import Repairing
 from respserver.observe.stats import ScrubStats
+from respserver.roles.roles import Roles
 from respserver.runtime.parts import RuntimeParts, ServerPart
 from respserver.runtime.threads import in_thread
 
@@ -21,8 +23,9 @@ RETRY_MS = 60_000  # after an error of the disk
 class Scrubbing(ServerPart):
     """Runs the scrub of the open data directory."""
 
-    def __init__(self, parts: RuntimeParts) -> None:
+    def __init__(self, parts: RuntimeParts, roles: Roles) -> None:
         super().__init__(parts)
+        self._repairs = Repairing(parts, roles, self._spend)
         self._credit = 0.0  # bytes that may be read now; below zero: a debt
         self._then = parts.clock.mono()  # ms of the last growth of the credit
         self._not_before = 0  # ms (monotonic)
@@ -39,6 +42,8 @@ class Scrubbing(ServerPart):
         mono, rate, scrub = self._clock.mono(), self.rate(), self._data.disk.scrub
         self._credit = min(self._credit + rate * (mono - self._then) / 1000, rate * SLICE_MS / 1000)
         self._then = mono
+        if rate and self._credit > 0:
+            self._repairs.on_time()
         if self._task is not None or mono < self._not_before:
             return
         if rate and not scrub.running and now >= scrub.next_pass():
@@ -48,6 +53,13 @@ class Scrubbing(ServerPart):
         due = again or (rate and scrub.running and self._credit >= min(STEP, rate // 10))
         if due and self._data.disk.check_files() is None:  # a step opens the file by its path
             self._start(scrub, 0 if again else min(STEP, int(self._credit)), now)
+
+    def _spend(self, size: int) -> None:
+        self._credit -= size
+
+    async def finish(self) -> None:
+        """Wait until no repair is in progress."""
+        await self._repairs.finish()
 
     def _start(self, scrub: Scrub, most: int, now: int) -> None:
         """Start a step of ``most`` bytes; 0: check known damage again."""
@@ -76,6 +88,8 @@ class Scrubbing(ServerPart):
                 self._logger.warning(f"Scrub interrupted, next attempt in a minute: {error}")
             return
         self._credit -= task.result()
+        if scrub is self._data.disk.scrub:
+            self._data.damage_changed()
         if scrub.damaged != self._known:
             if scrub.damaged > self._known:
                 for damage in scrub.damage[self._known :]:
@@ -90,5 +104,6 @@ class Scrubbing(ServerPart):
         scrub = self._data.disk.scrub
         percent = min(100.0, 100 * scrub.read / scrub.total) if scrub.running and scrub.total else 0.0
         return ScrubStats(
-            scrub.running, percent, self.rate(), scrub.passes, scrub.ended // 1000, scrub.damaged, scrub.repaired
+            scrub.running, percent, self.rate(), scrub.passes, scrub.ended // 1000, scrub.damaged, scrub.repaired,
+            self._repairs.fetched, self._repairs.irreparable,
         )

@@ -214,6 +214,8 @@ def _persistence(s: ServerStats) -> Fields:
     yield "scrub_last_end_time", scrub.last_end
     yield "scrub_damaged", scrub.damaged
     yield "scrub_repaired", scrub.repaired
+    yield "scrub_fetched", scrub.fetched
+    yield "scrub_irreparable", scrub.irreparable
     for name, value in s.log.items():
         yield name if name.startswith("log_") else f"log_{name}", f"{value:.6f}" if isinstance(value, float) else value
 

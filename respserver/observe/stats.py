@@ -106,6 +106,8 @@ class ScrubStats:
     last_end: int = 0  # Unix time in seconds of the end of the last pass; 0: none yet
     damaged: int = 0  # number of entries (most are nodes) and pages that are damaged now
     repaired: int = 0  # number of entries that were damaged and are sound again
+    fetched: int = 0  # number of nodes that were replaced by a copy since the start
+    irreparable: int = 0  # number of damaged entries for which the last attempt found no good copy
 
 
 @dataclass(slots=True)

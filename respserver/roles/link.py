@@ -413,6 +413,21 @@ class LeaderLink(ServerPart):
     def received_bytes(self, count: int) -> None:
         self._bytes_in += count
 
+    def node_requested(self, payload: bytes) -> None:
+        follower = self._follower
+        if follower is not None:
+            self._replicas.nodes.serve(payload, follower.send_node)
+
+    def received_node(self, payload: bytes) -> None:
+        self._replicas.nodes.received(payload)
+
+    def node_sources(self) -> list[tuple[str, Callable[[bytes], None]]]:
+        """Return the leader, if the link is up, as Replicas.node_sources() does."""
+        follower = self._follower
+        if follower is None or not follower.up:
+            return []
+        return [(f"leader {follower.host}:{follower.port}", follower.request_node)]
+
     def received_message(self, channel: bytes, text: bytes, shard: bool) -> None:
         self._pubsub.deliver(channel, text, shard)
         self._replicas.message(channel, text, shard)

@@ -28,11 +28,13 @@ from replication import formats, frames
 from replication.feed import ReplicaFeed
 from replication.handshake import DELTA, VERSION, Lineage
 from replication.members import ClusterMember, GroupAnnouncement, announced
+from replication.nodes import REPAIR
 from resp import errors, reply
 from resp.errors import CommandError, CorruptError
 from respserver.clients.clients import Clients
 from respserver.clients.connection import Connection, connection_of
 from respserver.observe.stats import ReplicaStats, RoleStats
+from respserver.roles.nodes import NodeExchange
 from respserver.runtime.parts import RuntimeParts, ServerPart
 from respserver.runtime.threads import in_thread
 
@@ -56,6 +58,7 @@ class Announcement:
     member: ClusterMember | None = None  # how it announces itself to clients
     delta: bool = False  # it can report its nodes, see ``replication.handshake``
     group: GroupAnnouncement | None = None  # as which member of a server group
+    repairs: bool = False  # it answers requests for nodes
 
     def note(self, option: bytes, value: bytes) -> None:
         """Record one REPLCONF option. Raises CommandError."""
@@ -85,6 +88,7 @@ class Announcement:
             self.member = announced(value) or self.member
             self.delta = self.delta or value == DELTA
             self.group = GroupAnnouncement.announced(value) or self.group
+            self.repairs = self.repairs or value == REPAIR
         elif name not in (b"version", b"rdb-filter-only"):
             text = option.decode("utf-8", "replace")
             raise CommandError(f"ERR Unrecognized REPLCONF option: {text}")
@@ -117,12 +121,13 @@ class Replicas(ServerPart):
     """The replicas. Used on the event loop only. Implements ``FeedOwner`` and ``ReplicasPart``."""
 
     def __init__(
-        self, parts: RuntimeParts, clients: Clients, on_heard: Callable[[ReplicaFeed], None],
+        self, parts: RuntimeParts, clients: Clients, nodes: NodeExchange, on_heard: Callable[[ReplicaFeed], None],
         before_delta: Callable[[], Awaitable[None]],
     ) -> None:  # fmt: skip
         """Initialize. ``on_heard``: called when a replica has acknowledged. ``before_delta``: see store_is_recent()."""
         super().__init__(parts)
         self._clients = clients
+        self.nodes = nodes
         self._on_heard = on_heard
         self._before_delta = before_delta
         self.feeds: list[ReplicaFeed] = []  # feeds of replicas
@@ -238,7 +243,7 @@ class Replicas(ServerPart):
         delta = who.delta and not who.copy_only
         feed = ReplicaFeed(
             self, host, who.port, offset, self._clock.mono(), who.copy_only, reads, who.member, delta, name,
-            who.group.id if name and who.group is not None else "",
+            who.group.id if name and who.group is not None else "", who.repairs,
         )  # fmt: skip
         if name:
             for older in [
@@ -323,6 +328,16 @@ class Replicas(ServerPart):
         self._on_heard(feed)
         if self._gates.too_few:
             self.count()
+
+    def node_requested(self, feed: ReplicaFeed, payload: bytes) -> None:
+        self.nodes.serve(payload, feed.send_node)
+
+    def received_node(self, payload: bytes) -> None:
+        self.nodes.received(payload)
+
+    def node_sources(self) -> list[tuple[str, Callable[[bytes], None]]]:
+        """Return the replicas that answer requests for nodes: a name for messages, and the function that requests."""
+        return [(f"replica {feed.host}:{feed.port}", feed.request_node) for feed in self._online() if feed.repairs]
 
     def moved_on(self) -> None:
         """Set the part of the journal that must be retained (Rule 1)."""

@@ -24,6 +24,7 @@ from respserver.observe.stats import RoleStats
 from respserver.roles.acks import NumberedAcks
 from respserver.roles.failover import Failover
 from respserver.roles.link import LeaderLink
+from respserver.roles.nodes import NodeExchange
 from respserver.roles.replicas import Replicas, change_history
 from respserver.runtime.parts import RuntimeParts, ServerPart
 
@@ -95,6 +96,14 @@ class Roles(ServerPart):
         leader = self._config.replicaof
         if leader and not self._link.leads_to(leader[0], int(leader[1])):  # REPLICAOF may have arrived meanwhile
             self._link.start(leader[0], int(leader[1]))
+
+    @property
+    def nodes(self) -> NodeExchange:
+        return self._replicas.nodes
+
+    def node_sources(self) -> list[tuple[str, Callable[[bytes], None]]]:
+        """Return the members that answer requests for nodes: a name for messages, and the function that requests."""
+        return [*self._link.node_sources(), *self._replicas.node_sources()]
 
     # -- changes of role -----------------------------------------------------------------------------------------
     def follow(self, host: str, port: int, force: bool = False) -> bool:

@@ -64,6 +64,7 @@ class Data:
         self._choose_events()
         ks.resume(self._clock.now())
         self.keys_loaded = len(ks.keys)
+        self.damage_changed()
         for line in recovered.lines():
             self._logger.notice(line)
         seconds = recovered.store_seconds + recovered.replay_seconds
@@ -89,16 +90,29 @@ class Data:
         self.ks.event_classes = events.fired(classes, self.follower)
 
     def key_of(self, sid: int) -> bytes | None:
-        """Return the key of a stream; None if there is no such stream. O(number of keys)."""
-        return next(
-            (key for key, value in self.ks.keys.items() if isinstance(value, Stream) and value.sid == sid), None
-        )
+        """Return the key of a stream; None if it was renamed or removed since the last checkpoint."""
+        key = self.disk.store.key_of(sid)
+        return None if key is None or self.stream(key, sid) is None else key
+
+    def stream(self, key: bytes, sid: int) -> Stream | None:
+        """Return the stream at a key, if it is this one."""
+        value = self.ks.keys.get(key)
+        return value if isinstance(value, Stream) and value.sid == sid else None
 
     def note_damage(self, error: DamagedNodeError) -> str:
         """Record a damaged node that a read has met. Return the text of the error, with the key."""
         self.disk.scrub.note(error.sid, error.first_ord, error.first_id, error.why)
+        self.damage_changed()
         key = self.key_of(error.sid)
         return str(error) if key is None else error.of_key(key)
+
+    def damage_changed(self) -> None:
+        """Let long replies know which nodes are damaged, see ``NodePool.damaged``."""
+        damaged: dict[int, dict[int, str]] = {}
+        for damage in self.disk.scrub.damage:
+            if damage.node is not None:
+                damaged.setdefault(damage.node[0], {})[damage.node[1]] = damage.why
+        self.ks.pool.damaged = damaged
 
     def log_stats(self) -> dict[str, int | float | str]:
         """Return the statistics of the log; while the data is being replaced, those from before the replacement."""

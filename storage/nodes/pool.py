@@ -40,8 +40,8 @@ class NodePool:
     """Store, cache, and limits. The limits may be changed at any time."""
 
     __slots__ = (
-        "bytes", "cache", "drafted", "dropped", "idmp_most", "idmp_ms", "max_bytes", "max_entries", "publish_written",
-        "store", "unstored",
+        "bytes", "cache", "damaged", "drafted", "dropped", "idmp_most", "idmp_ms", "max_bytes", "max_entries",
+        "publish_written", "store", "unstored",
     )  # fmt: skip
 
     def __init__(self, store: NodeStore, cache: NodeCache) -> None:
@@ -57,4 +57,6 @@ class NodePool:
         self.publish_written = 4096
         self.idmp_ms = 100_000  # how long and how many IDs of a producer are remembered (see ``producers``)
         self.idmp_most = 100
+        # sid -> first ordinal of each node that is known to be damaged in the store, and why
+        self.damaged: dict[int, dict[int, str]] = {}
         self.drafted = 0  # size of the drafts that streams have adopted since the last capture began

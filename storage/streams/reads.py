@@ -8,9 +8,11 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from operator import lt
 from typing import Final
 
-from storage.model.ids import raw_id
+from resp.errors import DamagedNodeError
+from storage.model.ids import MASK64, raw_id
 from storage.nodes.coded import CodedNode
 from storage.nodes.node import Node
 from storage.nodes.packed import AnyNode, PackedNode
@@ -21,6 +23,7 @@ from storage.streams.selection import Selection
 from storage.streams.snapshot import Snapshot
 
 FEW: Final = 4  # with up to this many IDs in a node, each is searched separately
+LONGEST_NODE: Final = 1 << 17  # entries of a node for another server, see node_of()
 SPARSE: Final = 8  # with more entries per ID than this, each ID is searched separately, too
 
 
@@ -400,8 +403,67 @@ class StreamReads(StreamNodes):
         snapshot = self.snapshot(lo, hi)
         return snapshot.forward(), snapshot.close
 
+    def _check_known(self, lo: int, hi: int) -> None:
+        damaged = self.pool.damaged.get(self.sid)
+        if damaged is None:
+            return
+        index = self._sealed
+        for first in self.stored_nodes(lo, hi):
+            if first in damaged:
+                position = index.of_ord(first)
+                count = self._end(position) - first
+                raise DamagedNodeError(self.sid, first, index.first_id(position), count, damaged[first])
+
+    def stored_nodes(self, lo: int, hi: int) -> list[int]:
+        """Return the first ordinals of the nodes of [lo, hi) that are not in memory."""
+        index, found = self._sealed, list[int]()
+        for position in range(max(index.of_ord(lo), index.head), len(index.ords)):
+            first = index.ords[position]
+            if first >= hi:
+                break
+            if first not in index.blobs and self.pool.cache.get(self.sid, first) is None:
+                found.append(first)
+        return found
+
+    def node_of(self, first_ord: int, first_id: int, count: int) -> Node | None:
+        """Return the entries of ``count`` ordinals as a node that begins at ``first_ord`` with the ID ``first_id``.
+
+        Evicted and deleted entries have 0 bytes, and an ID between those of their neighbours; at the end they are
+        omitted. Returns None if no entry is alive, or if the stream does not have these entries. Raises CorruptError.
+        """
+        lo, end = max(first_ord, self.first_ord), first_ord + count
+        if lo >= end or end > self.next_ord or not self.count(lo, end):
+            return None
+        tombstones = self.tombstones
+        ids: list[int] = []
+        ends: list[int] = []
+        parts: list[bytes] = []
+        size, at = 0, first_ord
+        for node, start, stop in self._spans(lo, end):
+            ordinal = max(at, lo) if tombstones is None else tombstones.live_from(max(at, lo))
+            if ordinal - first_ord > LONGEST_NODE:
+                return None
+            gap, following = ordinal - at, ids[-1] + 1 if ids else first_id
+            ids += range(following, following + gap)
+            ends += [size] * gap
+            ids += node.ids(start, stop)
+            ends += [size + cut for cut in node.cuts(start, stop)]
+            parts.append(node.slice(start, stop))
+            size += len(parts[-1])
+            at = ordinal + stop - start
+        if ids[0] != first_id or not all(map(lt, ids, ids[1:])):
+            return None
+        base = first_id >> 64
+        ms, seq = array("Q", [(one >> 64) - base for one in ids]), array("Q", [one & MASK64 for one in ids])
+        return Node(base, ms, seq, array("I", ends), b"".join(parts))
+
     def snapshot(self, lo: int, hi: int) -> Snapshot:
-        """Return a snapshot, which the caller must close. O(nodes in the range + nodes that are not stored yet)."""
+        """Return a snapshot, which the caller must close. O(nodes in the range + nodes that are not stored yet).
+
+        Raises DamagedNodeError if it is known that a node is damaged, because a long reply can't report this later.
+        """
+        if self.pool.damaged:
+            self._check_known(lo, hi)
         index, first = self._sealed, self._active_ord
         at = stop = 0  # positions of the sealed nodes of the range
         if lo < min(hi, first):

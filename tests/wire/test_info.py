@@ -14,10 +14,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from hashlib import sha256
+from pathlib import Path
 
 import pytest
 
+from persistence.scrub import Damage
+from persistence.storecopy import STREAMS
 from respserver.testing import HandClock, RunningServer, start_in_thread
+from tests.persistence.test_scrub import flip
 from tests.waiting import eventually
 from tests.wire.faults import refuse
 from tests.wire.rawclient import Raw, pack
@@ -376,11 +380,31 @@ def repair(w: World) -> None:
     w.hand.advance(1000)
 
 
+def repair_nothing(w: World) -> None:
+    """Damage that is not a node."""
+    scrub = w.hand.server.data.disk.scrub
+    w.hand.call(lambda: scrub._add(Damage(STREAMS, b"\xff", "it is not")))
+    w.hand.advance(1000)
+
+
+def heal(w: World) -> None:
+    """A node that is damaged on disk; the stream has it in memory."""
+    w.me("DEL", "scrubbed")
+    w.me("TAPPEND", "scrubbed", "f", "damage me")
+    w.me("SAVE")
+    data = Path(w.hand.server.config.dir) / "store" / "data.mdb"
+    for found in re.finditer(b"damage me", data.read_bytes()):
+        flip(data, found.start())
+    end_scrub(w)
+
+
 MOVES: list[tuple[Step, dict[str, Check]]] = [
     (begin_scrub, {"scrub_running": became("1"), "scrub_percent": grew, "scrub_rate": fell}),
     (end_scrub, {"scrub_passes": grew, "scrub_last_end_time": grew}),
     (damage, {"scrub_damaged": grew}),
     (repair, {"scrub_repaired": grew}),
+    (heal, {"scrub_fetched": grew}),
+    (repair_nothing, {"scrub_irreparable": grew}),
     (connects, {"connected_clients": grew, "total_connections_received": grew, "mem_clients_normal": grew}),
     (commands, {
         "total_commands_processed": grew, "total_net_input_bytes": grew, "total_net_output_bytes": grew,
