@@ -45,7 +45,7 @@ def whole_frames(kind: int) -> st.SearchStrategy[tuple[int, int, bytes]]:
     return st.tuples(st.just(kind), st.integers(0, (1 << 64) - 1), payloads)
 
 
-@pytest.mark.parametrize("kind", b"BACPDM")
+@pytest.mark.parametrize("kind", b"BACPDMWG")
 def test_a_length_that_no_frame_has_is_refused_at_once(kind: int) -> None:
     """From the head alone: nothing of it is awaited, and no room is made for it."""
     for length in {0, (1 << 32) - 1, 1 << 31 | 1, frames.LENGTHS[kind][0] - 1} - {-1}:

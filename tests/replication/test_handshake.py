@@ -22,17 +22,20 @@ pytestmark = pytest.mark.quick
 
 ID = "0123456789abcdef0123456789abcdef01234567"
 
+INTRODUCED = (
+    b"*7\r\n$8\r\nREPLCONF\r\n$7\r\ntidelog\r\n$1\r\n1\r\n$4\r\ncapa\r\n$8\r\nformat-4\r\n$4\r\ncapa\r\n$6\r\nrepair\r\n"
+)
 # request, reply
 PLAIN = [
     (b"*1\r\n$4\r\nPING\r\n", b"+PONG\r\n"),
-    (b"*5\r\n$8\r\nREPLCONF\r\n$7\r\ntidelog\r\n$1\r\n1\r\n$4\r\ncapa\r\n$8\r\nformat-4\r\n", b"+OK\r\n"),
+    (INTRODUCED, b"+OK\r\n"),
     (b"*3\r\n$8\r\nREPLCONF\r\n$14\r\nlistening-port\r\n$4\r\n6380\r\n", b"+OK\r\n"),
     (b"*3\r\n$5\r\nPSYNC\r\n$1\r\n?\r\n$2\r\n-1\r\n", b"+FULLRESYNC %b 4711\r\n" % ID.encode()),
 ]
 FULL = [
     (b"*1\r\n$4\r\nPING\r\n", b"-NOAUTH Authentication required.\r\n"),
     (b"*3\r\n$4\r\nAUTH\r\n$3\r\nann\r\n$6\r\nsecret\r\n", b"+OK\r\n"),
-    (b"*5\r\n$8\r\nREPLCONF\r\n$7\r\ntidelog\r\n$1\r\n1\r\n$4\r\ncapa\r\n$8\r\nformat-4\r\n", b"+OK\r\n"),
+    (INTRODUCED, b"+OK\r\n"),
     (b"*3\r\n$8\r\nREPLCONF\r\n$14\r\nlistening-port\r\n$4\r\n6380\r\n", b"+OK\r\n"),
     (b"*3\r\n$8\r\nREPLCONF\r\n$10\r\nip-address\r\n$8\r\n10.0.0.2\r\n", b"+OK\r\n"),
     (b"*3\r\n$8\r\nREPLCONF\r\n$7\r\nhistory\r\n$9\r\n4700:1234\r\n", b"+OK\r\n"),
