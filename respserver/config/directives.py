@@ -298,7 +298,7 @@ _PERSISTENCE = (
               low=MB),
     Directive("scrub-rate", "memory", "8mb",
               "Bytes per second that the scrub reads and verifies of the store. A pass begins daily. If a pass would "
-              "take more than six days at this rate, the rate is raised. 0 turns the scrub off."),
+              "take more than six days at this rate, the rate is raised. 0 turns the scrub and repairs off."),
     Directive("wal-size", "memory", "16mb",
               "Size of the WAL, a ring file to which each write is logged before it is moved to the journal. Writers "
               "wait when it is full. A new size takes effect at the next start.",
