@@ -416,7 +416,8 @@ class StreamReads(StreamNodes):
 
     def stored_nodes(self, lo: int, hi: int) -> list[int]:
         """Return the first ordinals of the nodes of [lo, hi) that are not in memory."""
-        index, found = self._sealed, list[int]()
+        index = self._sealed
+        found: list[int] = []
         for position in range(max(index.of_ord(lo), index.head), len(index.ords)):
             first = index.ords[position]
             if first >= hi:

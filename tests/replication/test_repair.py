@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from hashlib import shake_256
 from typing import Any
 
 from click.testing import CliRunner
@@ -15,6 +16,7 @@ from tests.wire.rawclient import Raw
 from tidelog.cli.program import main
 
 SMALL: dict[str, Any] = {"stream_node_max_entries": 10, "node_cache_size": 0, "save": "", "appendfsync": "no"}
+BIG = 500  # the entry that is larger than any other request of a replica
 DAMAGED = r"ERR damaged data: the store is damaged at stream \d+ \(key 's'\), entries 50 to 59 \(IDs from [0-9.]+\)"
 
 
@@ -22,6 +24,7 @@ def fill(node: Node) -> None:
     with Raw(node.port) as raw:
         raw.pipeline(*[("TAPPEND", "s", "body", noise(number)) for number in range(200)])
         raw("TAPPEND", "other", "f", "v")
+        raw("TAPPEND", "big", "body", noise(BIG) + shake_256(b"big").digest(200_000))
 
 
 def damage(node: Node, *numbers: int) -> None:
@@ -79,8 +82,8 @@ def test_a_leader_copies_damaged_entries_from_a_replica(servers: Cluster) -> Non
     leader, replica = servers.pair(**SMALL)
     fill(leader)
     assert_same(leader, replica)
-    damage_stopped(leader, 55)
-    repaired(leader, 1)
+    damage_stopped(leader, 55, BIG)
+    repaired(leader, 2)
     assert_same(leader, replica)
     assert leader.logged(f"with a copy from replica 127.0.0.1:{replica.port}")
     with Raw(leader.port) as raw:
