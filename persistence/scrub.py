@@ -88,6 +88,7 @@ class Scrub:
         self._lock = threading.Lock()  # guards _damage
         self._checked = -1  # log offset of the store at the last recheck
         self._unsaved = 0  # bytes read since the state was saved
+        self._changed = False  # the damage has changed since then
         self._decompressor = new_decompressor()
         self._keeps = keeps
         if keeps:
@@ -105,18 +106,23 @@ class Scrub:
         return len(self._damage)
 
     def note(self, sid: int, first_ord: int, first_id: int, why: str) -> None:
-        """Record a damaged node that a read has detected. Any thread."""
-        self._add(Damage(NODES, NODE_KEY.pack(sid, first_ord, first_id.to_bytes(16, "big")), why))
+        """Record a damaged node that a read has detected. Any thread. The next recheck() saves it."""
+        if self._add(Damage(NODES, NODE_KEY.pack(sid, first_ord, first_id.to_bytes(16, "big")), why)):
+            self._checked = -1
 
     def knows(self, sid: int, first_ords: Collection[int]) -> bool:
         """Return whether one of these nodes is known to be damaged."""
         nodes = (damage.node for damage in self.damage)
         return any(node is not None and node[0] == sid and node[1] in first_ords for node in nodes)
 
-    def _add(self, damage: Damage) -> None:
+    def _add(self, damage: Damage) -> bool:
+        """Remember damage. Return whether it was unknown."""
         with self._lock:
-            if len(self._damage) < MOST_DAMAGE:
-                self._damage.setdefault((damage.db, damage.key), damage)
+            new = len(self._damage) < MOST_DAMAGE and (damage.db, damage.key) not in self._damage
+            if new:
+                self._damage[damage.db, damage.key] = damage
+                self._changed = True
+        return new
 
     def next_pass(self) -> int:
         """Return when the next pass begins, in ms since epoch."""
@@ -161,6 +167,7 @@ class Scrub:
 
     def save(self) -> None:
         """Save the state for the next start, without a sync. The caller has checked the files. Raises OSError."""
+        self._changed = False
         state = {
             "running": self.running, "began": self.began, "ended": self.ended, "passes": self.passes,
             "read": self.read, "repaired": self.repaired, "db": self._at[0], "key": self._at[1].hex(),
@@ -181,7 +188,6 @@ class Scrub:
 
         ``now``: ms since epoch. Raises OSError; the next call reads the same part again.
         """
-        before = self.damaged
         db, start = self._at
         found, rest = self._read(db, start, most)
         cost = size = 0
@@ -200,24 +206,31 @@ class Scrub:
             self.passes += 1
             db = 0
         self._at = db, rest
-        if not self.running or self._unsaved >= SAVE_BYTES or self.damaged != before:
+        if not self.running or self._unsaved >= SAVE_BYTES or self._changed:
             self._save_if_possible()
         return cost
 
     def recheck(self) -> None:
         """Read all recorded damage again (Rule 3). Raises OSError."""
-        before, at = self.damaged, self._store.offset
+        self._checked = self._store.offset
+        try:
+            self._recheck()
+        except OSError:
+            self._checked = -1
+            raise
+        if self._changed:
+            self._save_if_possible()
+
+    def _recheck(self) -> None:
         for damage in self.damage:
             found, _ = self._read(damage.db, damage.key, 1)
             still = self._problem(damage.db, found[0]) if found else None
             if still is None or (damage.end == b"" and still.key != damage.key):
                 with self._lock:
                     self._damage.pop((damage.db, damage.key), None)
+                    self._changed = True
                 if found and found[0].key == damage.key:
                     self.repaired += 1
-        self._checked = at
-        if self.damaged != before:
-            self._save_if_possible()
 
     def _save_if_possible(self) -> None:
         if self._keeps and (self._directory / datadir.MARKER).exists():

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from hashlib import shake_256
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -104,6 +105,28 @@ def test_damage_is_known_until_it_is_repaired(path: Path) -> None:
         assert scrub.needs_recheck()
         scrub.recheck()
         assert (scrub.damaged, scrub.repaired) == (0, 1)
+
+
+def test_a_repair_during_a_check_is_checked_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise, it would count as damaged until the next checkpoint."""
+    with opened(path) as (log, _, _):
+        damage_node(path)
+        list(passed(log.scrub))
+        read = log.scrub._read
+
+        def slow(*place: Any) -> Any:
+            found = read(*place)
+            damage_node(path)  # flips the bit back
+            log.scrub.check_again()
+            return found
+
+        monkeypatch.setattr(log.scrub, "_read", slow)
+        log.scrub.recheck()
+        monkeypatch.undo()
+        assert log.scrub.damaged
+        assert log.scrub.needs_recheck()
+        log.scrub.recheck()
+        assert not log.scrub.damaged
 
 
 def test_damage_that_is_removed_is_no_repair(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -123,6 +124,10 @@ def test_a_read_that_meets_damage_reports_it(server: RunningServer) -> None:
         damage_node(Path(server.server.config.dir))
         assert "entries 50 to 59" in c("TRANGE", "s", "-", "+", "COUNT", "60")
         assert info(c)["scrub_damaged"] == "1"
+        spend(server, 250)
+    (damage,) = scrub_of(server).damage
+    saved = json.loads((Path(server.server.config.dir) / "scrub").read_text())  # for the next start
+    assert [key for _, key, *_ in saved["damage"]] == [damage.key.hex()]
 
 
 def test_a_replica_with_damage_has_priority_zero(server: RunningServer) -> None:
