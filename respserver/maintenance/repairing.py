@@ -1,14 +1,15 @@
 """Repairs damaged nodes of the store (``persistence.noderepair``), one at a time, at the rate of the scrub.
 
 A copy of the entries comes from this server's memory, from the leader, or from a replica. If nobody has a good copy,
-reads of these entries return an error, and everything else continues. The next attempt follows after RETRY_MS, or
-after a checkpoint.
+reads of these entries return an error, and everything else continues. The next attempt follows after RETRY_MS, after
+a checkpoint, or when the members that can be asked are others.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 from persistence.noderepair import NodeRange, RepairError, replace, wanted
 from persistence.scrub import Damage, Scrub
@@ -19,6 +20,8 @@ from respserver.runtime.parts import RuntimeParts, ServerPart
 from respserver.runtime.threads import in_thread
 
 RETRY_MS = 15_000  # between two attempts to repair a node
+
+T = TypeVar("T")
 
 
 class Repairing(ServerPart):
@@ -33,18 +36,24 @@ class Repairing(ServerPart):
         self._task: asyncio.Task[None] | None = None
         self._failed: dict[tuple[int, bytes], tuple[str, int]] = {}  # why the last attempt failed; when the next one is
         self._offset = 0  # log offset of the store at the last attempt
+        self._sources: list[str] = []  # the members that could be asked then
+        self._asking = ""  # the member whose answer is awaited
+        self._work: asyncio.Future[Any] | None = None  # the last work in a thread
 
     def on_time(self) -> None:
         """Begin a repair if there is damage. Called ``hz`` times a second, unless the rate forbids it."""
         disk, mono = self._data.disk, self._clock.mono()
         if not disk.scrub.damaged and not self._failed:
             return
+        sources = [name for name, _ in self._roles.node_sources()]
+        if self._asking and self._asking not in sources:
+            self._roles.nodes.abandon()
         if self._task is not None or self._gates.loading:
             return
         damaged = {(damage.db, damage.key): damage for damage in disk.scrub.damage}
         self._failed = {key: failed for key, failed in self._failed.items() if key in damaged}
-        if disk.store.offset != self._offset:
-            self._offset = disk.store.offset
+        if (disk.store.offset, sources) != (self._offset, self._sources):
+            self._offset, self._sources = disk.store.offset, sources
             self._failed = {key: (why, mono) for key, (why, _) in self._failed.items()}
         for key, damage in damaged.items():
             if self._failed.get(key, ("", mono))[1] <= mono and disk.check_files() is None:
@@ -52,10 +61,19 @@ class Repairing(ServerPart):
                 return
 
     async def finish(self) -> None:
-        """Wait until the current repair has ended. It may be waiting for another member for some seconds."""
+        """End the current repair, and wait for its thread: the store may be closed and replaced then."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
+        if self._work is not None and not self._work.done():
+            await asyncio.wait([self._work])
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        """Run ``work`` in a thread. If the repair is cancelled, the thread continues, and finish() waits for it."""
+        ending = in_thread(work)
+        ending.add_done_callback(lambda _: ending.cancelled() or ending.exception())  # nobody may be waiting for it
+        self._work = ending
+        return await asyncio.shield(ending)
 
     async def _repair(self, scrub: Scrub, damage: Damage) -> None:
         """Repair a damaged node, or note why this is not possible."""
@@ -67,22 +85,24 @@ class Repairing(ServerPart):
             await self._replace(scrub, damage)
             self._failed.pop(key, None)
         except (RepairError, CorruptError, OSError, RuntimeError, MemoryError) as error:
+            if scrub is not self._data.disk.scrub:  # the data was replaced meanwhile
+                return
             before, _ = self._failed.get(key, ("", 0))
             self._failed[key] = str(error), self._clock.mono() + RETRY_MS
-            if str(error) != before and scrub is self._data.disk.scrub:
+            if str(error) != before:
                 self._logger.warning(f"Scrub: can't repair {damage}: {error}")
         finally:
             self._task = None
 
     async def _replace(self, scrub: Scrub, damage: Damage) -> None:
         disk = self._data.disk
-        asked = await in_thread(lambda: wanted(disk.store, damage.key))
+        asked = await self._in_thread(lambda: wanted(disk.store, damage.key))
         if asked is None:
             scrub.check_again()
             return
         blob, source = await self._copy(asked)
         self._spend(len(blob))
-        replaced = await in_thread(lambda: replace(disk.store, damage.key, blob))
+        replaced = await self._in_thread(lambda: replace(disk.store, damage.key, blob))
         if disk is not self._data.disk or self._gates.loading:  # the data was replaced meanwhile
             return
         disk.renew_view()
@@ -100,7 +120,11 @@ class Repairing(ServerPart):
         if len(asked.key) > LONGEST_KEY:
             raise RepairError("the key is too long for a request to another member")
         for name, send in self._roles.node_sources():
-            blob = await self._roles.nodes.ask(send, asked)
+            self._asking = name
+            try:
+                blob = await self._roles.nodes.ask(send, asked)
+            finally:
+                self._asking = ""
             if blob:
                 return blob, name
         raise RepairError("no other member has a good copy of these entries now")

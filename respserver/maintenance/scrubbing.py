@@ -58,8 +58,10 @@ class Scrubbing(ServerPart):
         self._credit -= size
 
     async def finish(self) -> None:
-        """Wait until no repair is in progress."""
+        """Wait until no repair and no step is in progress. Called before the store is closed."""
         await self._repairs.finish()
+        if self._task is not None:
+            await asyncio.wait([self._task])
 
     def _start(self, scrub: Scrub, most: int, now: int) -> None:
         """Start a step of ``most`` bytes; 0: check known damage again."""

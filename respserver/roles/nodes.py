@@ -51,6 +51,11 @@ class NodeExchange(ServerPart):
             if blob is not None and not answer.done():
                 answer.set_result(blob)
 
+    def abandon(self) -> None:
+        """End the request in progress: the member is not connected any more."""
+        if self._asked is not None and not self._asked[1].done():
+            self._asked[1].set_result(b"")
+
     def serve(self, payload: bytes, send: Callable[[bytes], None]) -> None:
         """Answer a request. ``send`` sends the answer. Raises LinkError if the request is invalid."""
         wanted = read_request(payload)
