@@ -147,6 +147,7 @@ class ReplicaFeed(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self._over = False
         self.repairs = repairs
+        self.damaged = False  # its store is damaged, as it has told
         self._asked = False  # a node was requested, and the answer has not arrived
         self._told = b""  # the last list of members that was sent
         self._confirmed = 0  # the last confirmed offset that was sent
@@ -187,8 +188,8 @@ class ReplicaFeed(asyncio.Protocol):
 
     # -- from the replica ------------------------------------------------------------------------------------
     def _request(self, argv: list[bytes]) -> None:
-        """Process REPLCONF ACK offset FACK offset, REPLCONF NODES runs, a request for a node, or its answer, from a
-        replica. Any other request is only a keepalive."""
+        """Process REPLCONF ACK offset FACK offset, REPLCONF NODES runs, REPLCONF DAMAGED 0|1, a request for a node, or
+        its answer, from a replica. Any other request is only a keepalive."""
         owner = self.owner
         command = [word.upper() for word in argv[:2]]
         if command == [b"REPLCONF", b"NODES"] and len(argv) == 3:
@@ -199,6 +200,8 @@ class ReplicaFeed(asyncio.Protocol):
             self._chunks.put_nowait(argv[2])
         elif not self.copy_only and command[:1] == [b"REPLCONF"] and command[1:] in ([b"GETNODE"], [b"GIVENODE"]):
             self._exchange(command[1], argv[2:])
+        elif command == [b"REPLCONF", b"DAMAGED"] and len(argv) == 3:
+            self.damaged = argv[2] != b"0"
         elif not self.copy_only and command == [b"REPLCONF", b"ACK"] and len(argv) in (3, 5):
             try:
                 has = positive(argv[2])

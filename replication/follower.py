@@ -111,6 +111,7 @@ class LeaderFollower:
         self.sync_total = 0  # bytes of the copy in progress (estimated); 0: none
         self.sync_read = 0
         self.sync_reused = 0  # bytes of the current or last copy that were taken from this server's own store
+        self._damaged = False  # as it was told to the leader on this link
         self._whole = False  # the next copy must be transferred as a whole (Rule 5)
         self._incoming: Incoming | None = None  # the copy in progress
         self._over = False
@@ -145,6 +146,12 @@ class LeaderFollower:
         """Acknowledge the log of this server; both arguments are log offsets."""
         if self.link is not None and self.up:
             self.link.send(request("REPLCONF", "ACK", offset, "FACK", on_disk))
+
+    def tell_damaged(self, damaged: bool) -> None:
+        """Tell the leader whether the store of this server is damaged, if that has changed."""
+        if damaged != self._damaged and self.link is not None and self.up:
+            self._damaged = damaged
+            self.link.send(request("REPLCONF", "DAMAGED", int(damaged)))
 
     def request_node(self, payload: bytes) -> None:
         """Request a node from the leader."""
@@ -215,6 +222,7 @@ class LeaderFollower:
         if self.link is not None:
             self.link.transport.abort()
             self.link = None
+        self._damaged = False
         if self.up:
             self.down_since = asyncio.get_running_loop().time()
         self.sync_total = self.sync_read = 0

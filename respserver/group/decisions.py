@@ -88,6 +88,7 @@ class GroupDecisions(MemberPart):
             await self.store.change(self._change_set, self._sending)
             if self.store.state is not None:
                 self.in_sync.adopt(self.store.state, self.name, self.store.version)
+        self._handover.begin_if_due()
         if self._standing.target:
             await self._handover.step()
 

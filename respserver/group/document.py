@@ -150,14 +150,15 @@ def elect(state: ServerGroupState, name: str, now: int, why: str) -> ServerGroup
     return _changed(elected, now, f"{name} leads", why)
 
 
-def hand_over(state: ServerGroupState, to: str, now: int, why: str) -> ServerGroupState:
-    """Make another member of the in-sync set the leader, with the consent of the current one, which stays in the set.
+def hand_over(state: ServerGroupState, to: str, now: int, why: str, stays: bool = True) -> ServerGroupState:
+    """Make another member of the in-sync set the leader, with the consent of the current one.
 
-    Raises GroupStateError if it is not in the set.
+    ``stays``: the current one stays in the set. Raises GroupStateError if ``to`` is not in the set.
     """
     if to not in state.in_sync:
         raise GroupStateError(f"{to} is not in the in-sync set")
-    return _changed(replace(state, epoch=state.epoch + 1, leader=to), now, f"{to} leads", why)
+    in_sync = tuple(name for name in state.in_sync if stays or name == to or name != state.leader)
+    return _changed(replace(state, epoch=state.epoch + 1, leader=to, in_sync=in_sync), now, f"{to} leads", why)
 
 
 def set_in_sync(state: ServerGroupState, names: Iterable[str], now: int, why: str) -> ServerGroupState:

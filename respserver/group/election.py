@@ -4,6 +4,8 @@ Rule 1: a member creates the leader's key before it changes the epoch, so no oth
 Rule 2: the candidate with the longest log wins. Among equals, the first name wins. Each candidate closes its connection
 to the old leader before it publishes the length of its log. Candidates wait only briefly for a live member that has
 published no length, because all members of the in-sync set have all acknowledged data.
+Rule 3: a member whose store is damaged does not lead if another member of the in-sync set can: it is not a candidate.
+The only member of the set leads even if its store is damaged.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ class Election(MemberPart):
     async def without_leader(self, state: ServerGroupState) -> float:
         """Decide once. Returns as ``GroupDecisions.step``. Raises CoordinatorError, GroupStateError, CommandError."""
         appointed = state.leader == self.name and state.epoch == self._standing.appointed != self._standing.led
-        if appointed and self._unfit() is None:
+        if appointed and self._unfit(state) is None:
             await self._take_over(state)
         elif self.name in state.in_sync:
             if state.leader != self.name and await self.store.presence(state.leader) is not None:
@@ -58,20 +60,21 @@ class Election(MemberPart):
             )
         return 0.0
 
-    def _unfit(self) -> str | None:
+    def _unfit(self, state: ServerGroupState) -> str | None:
         """Return why this member can't lead now; None if it can."""
         if self._gates.loading or self._link.syncing:
             return "its data is being replaced"
         if not self._ticks.writable:
             return "its disk accepts no writes"
-        if self._data.disk.scrub.damaged:
-            return "its store is damaged; the log has details (Scrub)"
+        others = [name for name in state.in_sync if name != self.name]
+        if self._data.disk.scrub.damaged and others:  # Rule 3
+            return f"its store is damaged (see the log), so it waits for {', '.join(others)}"
         return None
 
     async def _campaign(self, state: ServerGroupState) -> None:
         """Compete for the lead; the epoch is unchanged while the leader's key is free (Rules 1 and 2)."""
         self._standing.phase = "campaigning"
-        unfit = self._unfit()
+        unfit = self._unfit(state)
         if unfit is not None:
             raise GroupStateError(f"there is no leader, and this member can't lead: {unfit}")
         if self._standing.led != state.epoch:  # a leader whose lease has expired has no link

@@ -2,11 +2,14 @@
 
 Rule 1: writes wait until the other member has the whole log on disk.
 Rule 2: a leader that hands over stops releasing replies before it makes the other member the leader.
+Rule 3: a leader whose store is damaged hands over if another member of the set has an undamaged store. It leaves the
+set with that.
 """
 
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from coordinator.interface import CoordinatorError
 from resp.errors import CommandError
@@ -15,6 +18,8 @@ from respserver.group.document import ServerGroupState
 from respserver.group.parts import MemberPart, MemberParts
 from respserver.group.standing import MemberStanding
 from respserver.runtime.parts import RuntimeParts
+
+STAY_SECONDS: Final = 30.0  # between two attempts to hand over because of a damaged store
 
 
 class Handover(MemberPart):
@@ -26,6 +31,7 @@ class Handover(MemberPart):
         self._replicas = member.replicas
         self._pauses = member.pauses
         self._give_up_at = 0.0  # loop time when it stops to hand over
+        self._stays_until = 0.0  # loop time before which it does not hand over again because of a damaged store
         self.done = asyncio.Event()  # the last one has succeeded
 
     def fail_over(self, target: str, timeout_ms: int) -> None:
@@ -34,12 +40,14 @@ class Handover(MemberPart):
             raise CommandError("ERR FAILOVER is not valid when server is a replica.")
         if self._standing.target:
             raise CommandError("ERR FAILOVER already in progress.")
-        connected = {name: feed for name in self.in_sync.names if (feed := self.in_sync.feed(name)) is not None}
+        if target and self.in_sync.damaged(target):
+            raise CommandError(f"ERR FAILOVER target must have an undamaged store: that of {target} is damaged.")
+        connected = self.in_sync.successors()
         if not connected:
             raise CommandError("ERR FAILOVER requires another connected member in the in-sync set.")
         if target and target not in connected:
             raise CommandError(f"ERR FAILOVER target must be a connected member of the in-sync set: {target} is not.")
-        best = max(sorted(connected), key=lambda name: connected[name].on_disk)
+        best = max(connected, key=lambda name: connected[name].on_disk)
         self._standing.target = target or best
         self._give_up_at = self._loop.time() + (timeout_ms or self._config.in_sync_timeout) / 1000
         self._logger.notice(f"Failover: writes wait until {self._standing.target} has the whole log")
@@ -63,6 +71,18 @@ class Handover(MemberPart):
         self._logger.warning(f"Failover to {self._standing.target} aborted: {why}")
         self._standing.end_handover()
 
+    def due(self) -> bool:
+        """Return whether this leader should hand over because of a damaged store (Rule 3)."""
+        if not (self.in_sync.leading and self._data.disk.scrub.damaged) or self._standing.target:
+            return False
+        return self._loop.time() >= self._stays_until and bool(self.in_sync.successors())
+
+    def begin_if_due(self) -> None:
+        if self.due():
+            self._stays_until = self._loop.time() + STAY_SECONDS
+            self._logger.warning("The store of this member is damaged: it hands over")
+            self.fail_over("", 0)
+
     async def step(self) -> None:
         """Make the target the leader once it has the whole log."""
         data, target = self._data, self._standing.target
@@ -72,6 +92,9 @@ class Handover(MemberPart):
             return
         if feed is None or target not in self.in_sync.names:
             self.abort("it is disconnected or no longer in the in-sync set")
+            return
+        if self.in_sync.damaged(target):
+            self.abort("its store is damaged")
             return
         settled = not (data.ks.log or self._ticks.stalled or self._ticks.withheld_since() is not None)
         if not settled or feed.on_disk != data.disk.offset:
@@ -84,7 +107,9 @@ class Handover(MemberPart):
                 return state  # a request of unknown outcome was successful
             if state.epoch != self._standing.led or target not in state.in_sync:
                 return None
-            return document.hand_over(state, target, self._clock.now(), f"{self.name} handed over")
+            damaged = data.disk.scrub.damaged > 0
+            why = f"{self.name} handed over{', because its store is damaged' if damaged else ''}"
+            return document.hand_over(state, target, self._clock.now(), why, stays=not damaged)
 
         try:
             state = await self._standing.certain(lambda: self.store.change(decide))

@@ -9,6 +9,8 @@ Rule 3: a member joins once it has all data that was released. Replies wait for 
 other members would otherwise always be slightly ahead of it.
 Rule 4: if fewer than min-in-sync members are left, unconfirmed replies wait for a member to return, for at most
 in-sync-timeout. Their clients are then disconnected, because the outcome of their commands is unknown.
+Rule 5: a member whose store is damaged leaves the set, and joins again after the damage is repaired. It notifies the
+leader before it acknowledges anything else.
 """
 
 from __future__ import annotations
@@ -138,6 +140,10 @@ class InSync(ServerPart, Confirmation):
             return
         if feed.on_disk >= self._data.disk.offset or name not in self._even:
             self._even[name] = self._clock.mono()
+        if feed.damaged:
+            self._joining.pop(name, None)
+            if name in self.names:
+                self._wake()
         if name not in self.names:
             self._consider(feed, name)
         else:
@@ -148,7 +154,7 @@ class InSync(ServerPart, Confirmation):
 
     def _consider(self, feed: ReplicaFeed, name: str) -> None:
         """Let a member join that has nearly caught up (Rule 3)."""
-        if self._clock.mono() < self._waits.get(name, (0, 0))[0]:
+        if feed.damaged or self._clock.mono() < self._waits.get(name, (0, 0))[0]:
             return
         if name in self._joining or (feed.live and feed.on_disk + NEAR >= self._data.disk.offset):
             self._joining.setdefault(name, self._clock.mono())
@@ -195,20 +201,22 @@ class InSync(ServerPart, Confirmation):
         """Return the set as it should be, and the reason for the change."""
         names, why = set(self.names), ""
         for name in sorted(self.names):
-            reason = self._too_slow(name)
+            reason = self._leaves(name)
             if reason:
                 names.discard(name)
                 why = f"{name} {reason}"
         for name in sorted(self._joining):
             feed = self.feed(name)
-            if feed is not None and self._has_everything(feed):
+            if feed is not None and self._has_everything(feed) and not self.damaged(name):
                 names.add(name)
                 why = why or f"{name} has caught up"
         return {me, *names}, why
 
-    def _too_slow(self, name: str) -> str:
+    def _leaves(self, name: str) -> str:
         """Return why a member must leave the set; "" if it stays."""
         timeout, mono = self._config.in_sync_timeout, self._clock.mono()
+        if self.damaged(name):
+            return "has a damaged store"
         if self.copying(name):
             return "receives a copy"
         feed = self.feed(name)
@@ -223,6 +231,15 @@ class InSync(ServerPart, Confirmation):
         if mono - max(since, withheld) >= timeout:
             return f"has acknowledged nothing for {timeout} ms while replies were withheld (in-sync-timeout)"
         return ""
+
+    def damaged(self, name: str) -> bool:
+        """Return whether a member has told that its store is damaged."""
+        return any(feed.group_member == name and feed.damaged for feed in self._replicas.feeds)
+
+    def successors(self) -> dict[str, ReplicaFeed]:
+        """Return the members that this one can hand over to: in the set, connected, and with an undamaged store."""
+        feeds = {name: feed for name in sorted(self.names) if (feed := self.feed(name)) is not None}
+        return {name: feed for name, feed in feeds.items() if not self.damaged(name)}
 
     def copying(self, name: str) -> bool:
         """Return whether a member receives a copy."""

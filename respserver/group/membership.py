@@ -131,7 +131,7 @@ class GroupMembership(ServerPart):
         self.longest_stall = max(self.longest_stall, stalled)
         self.presence.beat()
         self.in_sync.on_time()
-        if self.in_sync.must_change(self.name) or self.standing.target:
+        if self.in_sync.must_change(self.name) or self.standing.target or self.handover.due():
             self.wake()
         self._timer = self._loop.call_later(lease / BEATS, self._beat)
 
@@ -200,6 +200,11 @@ class GroupMembership(ServerPart):
     def end(self) -> int:
         """The log offset at which this member's log ends."""
         return self._data.disk.offset
+
+    @property
+    def damaged(self) -> int:
+        """The number of damaged entries and pages of this member's store."""
+        return self._data.disk.scrub.damaged
 
     def withheld(self) -> dict[str, int]:
         """Return the number of clients with withheld replies, their bytes, and the age of the oldest in ms."""

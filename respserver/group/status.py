@@ -118,6 +118,7 @@ def _warnings(group: GroupMembership) -> list[str]:
         )
     if config.replica_acks == 0:
         found.append("replica-acks is 0: a failover can lose acknowledged writes")
+    found += _damage(group, state)
     versions: dict[str, list[str]] = {}
     for name in sorted(state.members):
         versions.setdefault(state.members[name].version, []).append(name)
@@ -131,4 +132,21 @@ def _warnings(group: GroupMembership) -> list[str]:
                 " leases measure durations, but clocks must not differ in speed by more than 5 %. After a failover, IDs"
                 " and times to live follow the new leader's clock"
             )
+    return found
+
+
+def _damage(group: GroupMembership, state: ServerGroupState) -> list[str]:
+    """Return which stores are damaged. That of another member is known to the leader."""
+    found = []
+    if group.damaged:
+        found.append(
+            "the store of this member is damaged: until that is repaired, it leads only if no other member is in sync;"
+            " see the scrub in its log"
+        )
+    if group.in_sync.leading:
+        found += [
+            f"the store of {name} is damaged: it is not in sync until that is repaired; see the scrub in its log"
+            for name in sorted(state.members)
+            if group.in_sync.damaged(name)
+        ]
     return found

@@ -246,13 +246,20 @@ class LeaderLink(ServerPart):
         on_disk = disk.synced if in_place else min(disk.synced, self._sent[1])
         self._sent = disk.offset, on_disk
         self._sent_at = self._clock.mono()
+        self._tell_damaged(follower)
         follower.acknowledge(*self._sent)
+
+    def _tell_damaged(self, follower: LeaderFollower) -> None:
+        """Tell the leader of the server group whether this store is damaged, before the next acknowledgement."""
+        if self.group is not None and not self._gates.loading:
+            follower.tell_damaged(self._data.disk.scrub.damaged > 0)
 
     def on_time(self, mono: int) -> None:
         """Acknowledge if necessary. Called ``hz`` times a second. ``mono``: ms, monotonic."""
         follower = self._follower
         if follower is None:
             return
+        self._tell_damaged(follower)
         if mono - self._sent_at >= ACKNOWLEDGE_MS:
             self._sent_at = mono
             follower.on_time()

@@ -1,0 +1,133 @@
+"""A member of a server group with a damaged store: it is not in the in-sync set, and leads only if nobody else can."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.persistence.test_scrub import noise
+from tests.replication.cluster import Cluster, Node, assert_same, cluster, wait_until
+from tests.replication.groups import Group, Writer, status
+from tests.replication.test_repair import SMALL, damage, fill, scrub
+from tests.wire.rawclient import Raw
+
+
+@pytest.fixture(scope="module")
+def group() -> Iterator[Group]:
+    """Three members in sync, whose scrub is off: damage is found by reads, and stays."""
+    with cluster() as servers:
+        group = Group(servers, **SMALL, scrub_rate=0)
+        fill(group.wait())
+        for node in group.nodes:
+            node("SAVE")
+        yield group
+
+
+def damaged(node: Node, number: int) -> None:
+    """Damage an entry in the store of a running member, and let a read find it."""
+    damage(node, number)
+    with Raw(node.port) as raw:
+        assert raw("TRANGE", "s", "-", "+", "COUNT", 60).startswith("ERR damaged data")
+    assert scrub(node)["damaged"] == 1
+
+
+def members(node: Node) -> set[str]:
+    return set(status(node)["in_sync"])
+
+
+def repair(group: Group, node: Node) -> None:
+    node("CONFIG", "SET", "scrub-rate", "8mb")
+    group.wait()
+    assert (scrub(node)["damaged"], scrub(node)["irreparable"]) == (0, 0)
+    node("CONFIG", "SET", "scrub-rate", 0)
+
+
+def test_a_damaged_follower_leaves_the_set_until_it_is_repaired(group: Group) -> None:
+    leader = group.wait()
+    bad, good = group.others(leader)
+    with Writer(group) as writer:
+        damaged(bad, 55)
+        wait_until(lambda: group.name(bad) not in members(leader), "it leaves")
+        found = status(leader)
+        assert found["events"][-1]["why"] == f"{group.name(bad)} has a damaged store"
+        assert any(f"the store of {group.name(bad)} is damaged" in each for each in found["warnings"])
+        assert any("the store of this member is damaged" in each for each in status(bad)["warnings"])
+        writer.after(time.monotonic())
+        refused = str(leader.say("TMEMBER", "FAILOVER", "TO", group.name(bad)))
+        assert "must have an undamaged store" in refused
+        leader.kill()
+        wait_until(lambda: group.leader() is good, "the undamaged one leads")
+        leader.start()
+        wait_until(lambda: members(good) == {group.name(good), group.name(leader)}, "the old leader joins")
+        wait_until(lambda: (bad.directory / "scrub").exists(), "the damage is saved")
+        bad.restart()  # it knows its damage, and says so before anything else
+        wait_until(lambda: bad.link_up, "it follows again")
+        writer.after(time.monotonic())
+        assert group.name(bad) not in members(good)
+        joined = f"in sync: +{group.name(bad)}"
+        before = [each["what"] for each in status(good)["events"]].count(joined)
+        repair(group, bad)
+        assert [each["what"] for each in status(good)["events"]].count(joined) == before + 1
+    writer.check(group.wait())
+    assert_same(group.wait(), *group.others(group.wait()))
+
+
+def test_a_damaged_leader_hands_over(group: Group) -> None:
+    leader = group.wait()
+    epoch = status(leader)["epoch"]
+    with Writer(group) as writer:
+        damaged(leader, 25)
+        new = wait_until(lambda: group.leader(*group.others(leader)), "another one leads")
+        assert status(new)["epoch"] == epoch + 1
+        assert group.name(leader) not in members(new)
+        why = [each["why"] for each in status(new)["events"] if each["what"] == f"{group.name(new)} leads"]
+        assert why[-1] == f"{group.name(leader)} handed over, because its store is damaged"
+        writer.after(time.monotonic())
+        repair(group, leader)
+        assert group.leader() is new
+    writer.check(group.wait())
+    assert not writer.unknown
+    assert_same(new, *group.others(new))
+
+
+def test_a_damaged_member_leads_if_nobody_else_can(servers: Cluster) -> None:
+    group = Group(servers, 2, **SMALL, scrub_rate=0, min_in_sync=1)
+    leader = group.wait()
+    fill(leader)
+    leader("SAVE")
+    other = group.others(leader)[0]
+    other.kill()
+    wait_until(lambda: members(leader) == {group.name(leader)}, "it is alone")
+    damaged(leader, 55)
+    assert leader("SET", "k", "v")
+    leader.restart()
+    wait_until(lambda: group.leader() is leader, "it leads again")
+    assert leader("GET", "k") == b"v"
+    assert leader.say("TRANGE", "s", "-", "+", "COUNT", 60).startswith("ERR damaged data")
+    other.start()
+    wait_until(lambda: group.leader() is other, "the undamaged one leads as soon as it is in sync")
+    assert members(other) == {group.name(other)}
+    repair(group, leader)
+    assert other("XLEN", "s") == 200
+    assert noise(55) in other("XRANGE", "s", "-", "+")[55][1].values()
+
+
+def test_a_damaged_member_is_no_candidate(servers: Cluster) -> None:
+    group = Group(servers, 2, **SMALL, scrub_rate=0, min_in_sync=1)
+    leader = group.wait()
+    fill(leader)
+    wait_until(lambda: group.wait() and group.others(leader)[0].offset == leader.offset, "it has everything")
+    other = group.others(leader)[0]
+    other("SAVE")
+    leader.freeze()  # it can't remove the other one from the set
+    damage(other, 55)
+    with Raw(other.port) as raw:
+        raw.send("TRANGE", "s", "-", "+", "COUNT", 60)
+        wait_until(lambda: "its store is damaged" in status(other)["problem"], "it does not lead")
+    assert status(other)["problem"].endswith(f"it waits for {group.name(leader)}")
+    assert group.name(other) in members(other)
+    leader.thaw()
+    wait_until(lambda: group.leader() is leader, "the undamaged one leads")
+    wait_until(lambda: members(leader) == {group.name(leader)}, "the damaged one leaves")
