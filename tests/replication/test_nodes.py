@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from persistence.noderepair import NodeRange
 from replication import frames
+from replication.feed import LONGEST_REQUEST
 from replication.frames import LinkError
 from replication.nodes import pack_answer, pack_request, read_answer, read_request
+from respserver.roles import nodes as serving
 from respserver.testing import RunningServer, start_in_thread
+from storage.nodes.node import seal
 from storage.nodes.packed import open_packed
 from storage.streams.stream import Stream
+from tests.persistence.test_scrub import damage_node, noise
 from tests.replication.fakeleader import FakeLeader, going_on
 from tests.replication.test_psync import Replica
 from tests.waiting import eventually
@@ -72,8 +78,72 @@ def test_a_leader_answers() -> None:
             assert asked(replica, other) == b""
         replica.sock.sendall(pack("REPLCONF", "GIVENODE", b"nobody asked"))
         assert asked(replica, wanted)
-        replica.sock.sendall(pack("REPLCONF", "GETNODE", b"short"))
+        for name, value in (("LONGEST", 1), ("AT_ONCE", 0)):  # bytes of a node; requests at the same time
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(serving, name, value)
+                assert asked(replica, wanted) == b""
+        assert asked(replica, wanted)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("GETNODE", b"short"), ("GETNODE",), ("GETNODE", b"x" * 36, b"y"), ("GIVENODE",),
+        ("GIVENODE", b"x" * (LONGEST_REQUEST + 1)),  # nothing was requested
+    ],
+    ids=["short", "without", "more", "nothing", "unrequested"],
+)  # fmt: skip
+def test_wrong_requests_end_the_link(words: tuple[str | bytes, ...]) -> None:
+    with start_in_thread() as server, Replica(server.port) as replica:
+        fill(server)
+        replica.introduce()
+        assert replica.ask("PSYNC", "?", -1).startswith(b"+FULLRESYNC")
+        replica.sock.sendall(pack("REPLCONF", *words))
         assert replica.closed()
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_an_answer_must_fit_the_request(tmp_path: Path, fits: bool) -> None:
+    config = {"save": "", "stream_node_max_entries": "10", "node_cache_size": "0", "scrub_rate": "1gb"}
+    with start_in_thread(tmp_path / "data", **config) as server, Raw(server.port) as raw:
+        for number in range(200):
+            raw("TAPPEND", "s", "body", noise(number))
+        raw("SAVE")
+        stream = server.call(lambda: server.server.data.ks.keys[b"s"])
+        assert isinstance(stream, Stream)
+        nodes = [server.call(lambda first=first: stream.node_of(first, stream.id_at(first), 10)) for first in (50, 60)]
+        blob, other = [seal(node) for node in nodes if node is not None]
+        damage_node(tmp_path / "data")
+
+        def answers() -> bytes:
+            wanted = read_request(fake.requests[-1][2])
+            assert (wanted.first_ord, wanted.size, wanted.key) == (50, 10, b"s")
+            wrong = [
+                wanted._replace(sid=99), wanted._replace(first_ord=60), wanted._replace(first_id=wanted.first_id + 1),
+                wanted._replace(size=9),
+            ]  # fmt: skip
+            payloads = [b"short", *[pack_answer(each, other) for each in wrong]]
+            payloads += [pack_answer(wanted, blob if fits else other), pack_answer(wanted, other)]  # the last: too late
+            return b"".join(frames.encode(frames.NODE, 0, payload) for payload in payloads)
+
+        def fields() -> dict[str, str]:
+            lines = raw("INFO", "persistence").decode().splitlines()
+            return dict(line.split(":", 1) for line in lines if ":" in line)
+
+        with FakeLeader(lambda _: going_on(), answers={b"GETNODE": answers}) as fake:
+            raw("REPLICAOF", "127.0.0.1", fake.port, "FORCE")
+            eventually(lambda: b"master_link_status:up" in raw("INFO", "replication"))
+            assert "entries 50 to 59" in raw("TRANGE", "s", "-", "+", "COUNT", "60")
+            eventually(lambda: fields()["scrub_fetched" if fits else "scrub_irreparable"] == "1")
+            if fits:
+                eventually(lambda: fields()["scrub_damaged"] == "0")
+                assert len(raw("TRANGE", "s", "-", "+")) == 200
+            else:
+                assert (fields()["scrub_fetched"], fields()["scrub_damaged"]) == ("0", "1")
+                assert "entries 50 to 59" in raw("TRANGE", "s", "-", "+")
+            assert fake.links == 1
+            assert [argv[:2] for argv in fake.requests].count([b"REPLCONF", b"GETNODE"]) == 1
+            raw("REPLICAOF", "NO", "ONE", "FORCE")
 
 
 def test_a_replica_answers() -> None:
