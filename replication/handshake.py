@@ -21,6 +21,8 @@
                                               +FULLRESYNC <ID> <offset> DELTA  the same; the replica reports its nodes
     REPLCONF nodes <runs>                     (none)       after each frame REPORT; no runs: it has reported all
     REPLCONF getnode, givenode                (none)       at any time after PSYNC, see ``nodes``
+    REPLCONF damaged 1, or 0                  (none)       in a server group: whether its store is damaged, before the
+                                                           next acknowledgement
 
 ``offset`` is the log offset, which is the number of bytes of records that the replica has. ``PSYNC ? -1`` requests a
 full copy. ``PSYNC <ID> <offset> FAILOVER`` is sent by a leader that hands over: the server that receives it becomes the

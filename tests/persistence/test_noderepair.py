@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from persistence.layout import NODE_KEY
 from persistence.lmdbpages import HEAD, verify
 from persistence.log import Log
 from persistence.noderepair import NodeRange, RepairError, replace, wanted
@@ -156,15 +157,31 @@ def test_only_a_copy_that_fits_is_accepted(path: Path, twin: Stream) -> None:
             (b"", "the copy is damaged: a node is truncated"),
             (good[:-1], "the copy is damaged"),
             (node_for(NodeRange(1, 60, 61 << 64, 10, b"s"), twin), "other IDs"),
+            (node_for(NodeRange(1, 49, 50 << 64, 10, b"s"), twin), "other IDs"),
             (node_for(NodeRange(1, 50, 51 << 64, 9, b"s"), twin), "another number of entries"),
             (node_for(NodeRange(1, 50, 51 << 64, 11, b"s"), twin), "other IDs"),  # reaches into the next node
         ):
             with pytest.raises(RepairError, match=why):
                 replace(log.store, key, blob)
+        node = twin.node_of(50, 51 << 64, 10)
+        assert isinstance(node, Node)
+        node.ms[3], node.ms[4] = node.ms[4], node.ms[3]
+        with pytest.raises(RepairError, match="other IDs"):
+            replace(log.store, key, seal(node))
         twin.delete([53], 54 << 64)
         with pytest.raises(RepairError, match="lacks entries that were deleted later"):
             replace(log.store, key, node_for(asked, twin))
         assert replace(log.store, key, good)
+
+
+def test_the_blob_of_another_node_is_damage(path: Path, twin: Stream) -> None:
+    with opened(path) as (log, _, _):
+        key = NODE_KEY.pack(1, 50, (51 << 64).to_bytes(16, "big"))
+        assert log.store.replace_node(key, node_for(NodeRange(1, 60, 61 << 64, 10, b"s"), twin), lambda _: True)
+        assert scrubbed(log) == [key]
+        asked = wanted(log.store, key)
+        with pytest.raises(RepairError, match="the store may refer to the pages of another node"):
+            replace(log.store, key, node_for(asked, twin))
 
 
 def test_deleted_and_evicted_entries_are_not_needed(path: Path, tmp_path: Path) -> None:

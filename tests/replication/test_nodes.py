@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -78,11 +79,33 @@ def test_a_leader_answers() -> None:
             assert asked(replica, other) == b""
         replica.sock.sendall(pack("REPLCONF", "GIVENODE", b"nobody asked"))
         assert asked(replica, wanted)
-        for name, value in (("LONGEST", 1), ("AT_ONCE", 0)):  # bytes of a node; requests at the same time
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(serving, name, value)
-                assert asked(replica, wanted) == b""
-        assert asked(replica, wanted)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(serving, "AT_ONCE", 0)
+            assert asked(replica, wanted) == b""
+
+
+def test_a_node_that_is_too_long_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither its entries nor its blob may be too long. A blob can be longer than the entries."""
+    with start_in_thread() as server, Replica(server.port) as replica:
+        fill(server)
+        with Raw(server.port) as raw:
+            raw("TMAPPEND", "s", "FIELDS", 1, "f", "VALUES", noise(1)[:100], "x" * 10_000)
+        stream = server.call(lambda: server.server.data.ks.keys[b"s"])
+        assert isinstance(stream, Stream)
+        ranges = [
+            NodeRange(stream.sid, at, server.call(lambda at=at: stream.id_at(at)), 1, b"s")  # type: ignore[misc]
+            for at in (10, 11)
+        ]
+        replica.introduce()
+        assert replica.ask("PSYNC", "?", -1).startswith(b"+FULLRESYNC")
+        for each in ranges:
+            blob = asked(replica, each)
+            entries = len(b"".join(open_packed(blob).unpack().each(0, 1)))
+            assert (entries < len(blob)) == (each is ranges[0])
+            for longest, sent in ((max(entries, len(blob)) - 1, b""), (max(entries, len(blob)), blob)):
+                monkeypatch.setattr(serving, "LONGEST", longest)
+                assert asked(replica, each) == sent
+            monkeypatch.undo()
 
 
 @pytest.mark.parametrize(
@@ -95,11 +118,13 @@ def test_a_leader_answers() -> None:
 )  # fmt: skip
 def test_wrong_requests_end_the_link(words: tuple[str | bytes, ...]) -> None:
     with start_in_thread() as server, Replica(server.port) as replica:
-        fill(server)
+        wanted = fill(server)
         replica.introduce()
         assert replica.ask("PSYNC", "?", -1).startswith(b"+FULLRESYNC")
-        replica.sock.sendall(pack("REPLCONF", *words))
-        assert replica.closed()
+        with suppress(ConnectionError):  # it is closed while the rest is sent
+            replica.sock.sendall(pack("REPLCONF", *words) + pack("REPLCONF", "GETNODE", pack_request(wanted)))
+        with pytest.raises((AssertionError, ConnectionError)):  # otherwise: an answer
+            replica.frame(frames.NODE)
 
 
 @pytest.mark.parametrize("fits", [True, False])

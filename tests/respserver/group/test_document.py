@@ -85,6 +85,11 @@ def test_handing_over_keeps_the_old_leader() -> None:
     assert (state.epoch, state.leader, state.in_sync) == (2, "m2", ("m1", "m2"))
 
 
+def test_handing_over_and_leaving_the_set() -> None:
+    state = document.hand_over(group("m1", "m2", "m3"), "m2", 4, "a test", stays=False)
+    assert (state.epoch, state.leader, state.in_sync) == (2, "m2", ("m2", "m3"))
+
+
 def test_removal() -> None:
     state = document.remove(group("m1", "m2", "m3"), "m3", 4)
     assert (sorted(state.members), state.in_sync) == (["m1", "m2"], ("m1", "m2"))
@@ -92,6 +97,9 @@ def test_removal() -> None:
         document.remove(state, "m3", 5)
     with pytest.raises(GroupStateError, match="m1 is the leader: hand over first"):
         document.remove(state, "m1", 5)
+    state = document.withdraw(state, "m1", 5, "a test")
+    with pytest.raises(GroupStateError, match="m2 is the only member that has all acknowledged data: start it"):
+        document.remove(state, "m2", 5)
 
 
 def test_the_only_member_in_sync_is_not_removed() -> None:
@@ -193,10 +201,10 @@ class Changes(RuleBasedStateMachine):
         assert self.state.epoch == before.epoch + 1
         assert before.leader == name or before.leader not in self.state.in_sync
 
-    @rule(name=names)
-    def hand_over(self, name: str) -> None:
+    @rule(name=names, stays=st.booleans())
+    def hand_over(self, name: str, stays: bool) -> None:
         if name in self.state.in_sync:
-            self.state = document.hand_over(self.state, name, 1, "a test")
+            self.state = document.hand_over(self.state, name, 1, "a test", stays)
 
     @rule(name=names)
     def remove(self, name: str) -> None:

@@ -121,13 +121,14 @@ def test_damage_is_in_info_and_in_the_log_and_reads_name_it(server: RunningServe
 
 def test_a_read_that_meets_damage_reports_it(server: RunningServer) -> None:
     with Raw(server.port) as c:
-        damage_node(Path(server.server.config.dir))
-        assert "entries 50 to 59" in c("TRANGE", "s", "-", "+", "COUNT", "60")
-        assert info(c)["scrub_damaged"] == "1"
-        spend(server, 250)
-    (damage,) = scrub_of(server).damage
-    saved = json.loads((Path(server.server.config.dir) / "scrub").read_text())  # for the next start
-    assert [key for _, key, *_ in saved["damage"]] == [damage.key.hex()]
+        for count, number in enumerate((75, 55), start=1):
+            damage_node(Path(server.server.config.dir), number)
+            where = number // 10 * 10
+            assert f"entries {where} to {where + 9}" in c("TRANGE", "s", "-", "+", "COUNT", str(where + 10))
+            assert info(c)["scrub_damaged"] == str(count)
+            spend(server, 250)
+            saved = json.loads((Path(server.server.config.dir) / "scrub").read_text())  # for the next start
+            assert [key for _, key, *_ in saved["damage"]] == [damage.key.hex() for damage in scrub_of(server).damage]
 
 
 def test_a_replica_with_damage_has_priority_zero(server: RunningServer) -> None:
