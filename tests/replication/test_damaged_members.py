@@ -61,13 +61,13 @@ def test_a_damaged_follower_leaves_the_set_until_it_is_repaired(group: Group) ->
         wait_until(lambda: group.leader() is good, "the undamaged one leads")
         leader.start()
         wait_until(lambda: members(good) == {group.name(good), group.name(leader)}, "the old leader joins")
+        joined = f"in sync: +{group.name(bad)}"
+        before = [each["what"] for each in status(good)["events"]].count(joined)
         wait_until(lambda: (bad.directory / "scrub").exists(), "the damage is saved")
         bad.restart()  # it knows its damage, and says so before anything else
         wait_until(lambda: bad.link_up, "it follows again")
         writer.after(time.monotonic())
         assert group.name(bad) not in members(good)
-        joined = f"in sync: +{group.name(bad)}"
-        before = [each["what"] for each in status(good)["events"]].count(joined)
         repair(group, bad)
         assert [each["what"] for each in status(good)["events"]].count(joined) == before + 1
     writer.check(group.wait())
@@ -80,6 +80,7 @@ def test_a_damaged_leader_hands_over(group: Group) -> None:
     with Writer(group) as writer:
         damaged(leader, 25)
         new = wait_until(lambda: group.leader(*group.others(leader)), "another one leads")
+        assert new is not None
         assert status(new)["epoch"] == epoch + 1
         assert group.name(leader) not in members(new)
         why = [each["why"] for each in status(new)["events"] if each["what"] == f"{group.name(new)} leads"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -92,10 +93,7 @@ def test_a_node_that_is_too_long_is_not_sent(monkeypatch: pytest.MonkeyPatch) ->
             raw("TMAPPEND", "s", "FIELDS", 1, "f", "VALUES", noise(1)[:100], "x" * 10_000)
         stream = server.call(lambda: server.server.data.ks.keys[b"s"])
         assert isinstance(stream, Stream)
-        ranges = [
-            NodeRange(stream.sid, at, server.call(lambda at=at: stream.id_at(at)), 1, b"s")  # type: ignore[misc]
-            for at in (10, 11)
-        ]
+        ranges = server.call(lambda: [NodeRange(stream.sid, at, stream.id_at(at), 1, b"s") for at in (10, 11)])
         replica.introduce()
         assert replica.ask("PSYNC", "?", -1).startswith(b"+FULLRESYNC")
         for each in ranges:
@@ -129,14 +127,14 @@ def test_wrong_requests_end_the_link(words: tuple[str | bytes, ...]) -> None:
 
 @pytest.mark.parametrize("fits", [True, False])
 def test_an_answer_must_fit_the_request(tmp_path: Path, fits: bool) -> None:
-    config = {"save": "", "stream_node_max_entries": "10", "node_cache_size": "0", "scrub_rate": "1gb"}
+    config: dict[str, Any] = {"save": "", "stream_node_max_entries": "10", "node_cache_size": "0", "scrub_rate": "1gb"}
     with start_in_thread(tmp_path / "data", **config) as server, Raw(server.port) as raw:
         for number in range(200):
             raw("TAPPEND", "s", "body", noise(number))
         raw("SAVE")
         stream = server.call(lambda: server.server.data.ks.keys[b"s"])
         assert isinstance(stream, Stream)
-        nodes = [server.call(lambda first=first: stream.node_of(first, stream.id_at(first), 10)) for first in (50, 60)]
+        nodes = server.call(lambda: [stream.node_of(first, stream.id_at(first), 10) for first in (50, 60)])
         blob, other = [seal(node) for node in nodes if node is not None]
         damage_node(tmp_path / "data")
 

@@ -20,7 +20,7 @@ from tests.persistence.test_scrub import damage_node, noise
 from tests.waiting import eventually
 from tests.wire.rawclient import Raw
 
-CONFIG = {
+CONFIG: dict[str, Any] = {
     "save": "", "stream_node_max_entries": "10", "node_cache_size": "0", "scrub_rate": "1gb",
     "enable_debug_command": "yes",
 }
