@@ -37,6 +37,11 @@ def members(node: Node) -> set[str]:
     return set(status(node)["in_sync"])
 
 
+def joined(node: Node, name: str) -> int:
+    """How often a member has joined the set."""
+    return sum(each["what"] == f"in sync: +{name}" for each in status(node)["events"])
+
+
 def repair(group: Group, node: Node) -> None:
     node("CONFIG", "SET", "scrub-rate", "8mb")
     group.wait()
@@ -57,19 +62,22 @@ def test_a_damaged_follower_leaves_the_set_until_it_is_repaired(group: Group) ->
         writer.after(time.monotonic())
         refused = str(leader.say("TMEMBER", "FAILOVER", "TO", group.name(bad)))
         assert "must have an undamaged store" in refused
+        before = joined(leader, group.name(bad)), joined(leader, group.name(good))
+        leader("CLIENT", "KILL", "TYPE", "replica")  # it tells its next connection, too
+        wait_until(lambda: joined(leader, group.name(good)) > before[1], "the undamaged one joins again")
+        wait_until(lambda: bad.link_up, "it follows again")
+        writer.after(time.monotonic())
         leader.kill()
         wait_until(lambda: group.leader() is good, "the undamaged one leads")
         leader.start()
         wait_until(lambda: members(good) == {group.name(good), group.name(leader)}, "the old leader joins")
-        joined = f"in sync: +{group.name(bad)}"
-        before = [each["what"] for each in status(good)["events"]].count(joined)
         wait_until(lambda: (bad.directory / "scrub").exists(), "the damage is saved")
         bad.restart()  # it knows its damage, and says so before anything else
         wait_until(lambda: bad.link_up, "it follows again")
         writer.after(time.monotonic())
         assert group.name(bad) not in members(good)
         repair(group, bad)
-        assert [each["what"] for each in status(good)["events"]].count(joined) == before + 1
+        assert joined(good, group.name(bad)) == before[0] + 1
     writer.check(group.wait())
     assert_same(group.wait(), *group.others(group.wait()))
 
@@ -103,6 +111,7 @@ def test_a_damaged_member_leads_if_nobody_else_can(servers: Cluster) -> None:
     wait_until(lambda: members(leader) == {group.name(leader)}, "it is alone")
     damaged(leader, 55)
     assert leader("SET", "k", "v")
+    wait_until(lambda: (leader.directory / "scrub").exists(), "the damage is saved")
     leader.restart()
     wait_until(lambda: group.leader() is leader, "it leads again")
     assert leader("GET", "k") == b"v"
