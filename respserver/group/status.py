@@ -140,12 +140,12 @@ def _damage(group: GroupMembership, state: ServerGroupState) -> list[str]:
     found = []
     if group.damaged:
         found.append(
-            "the store of this member is damaged: until that is repaired, it leads only if no other member is in sync;"
-            " see the scrub in its log"
+            "the store of this member is damaged: until the damage is repaired, it leads only if no other member is in"
+            " sync; see its log (Scrub)"
         )
     if group.in_sync.leading:
         found += [
-            f"the store of {name} is damaged: it is not in sync until that is repaired; see the scrub in its log"
+            f"the store of {name} is damaged: it is not in sync until the damage is repaired; see its log (Scrub)"
             for name in sorted(state.members)
             if group.in_sync.damaged(name)
         ]

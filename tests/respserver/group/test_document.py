@@ -97,9 +97,6 @@ def test_removal() -> None:
         document.remove(state, "m3", 5)
     with pytest.raises(GroupStateError, match="m1 is the leader: hand over first"):
         document.remove(state, "m1", 5)
-    state = document.withdraw(state, "m1", 5, "a test")
-    with pytest.raises(GroupStateError, match="m2 is the only member that has all acknowledged data: start it"):
-        document.remove(state, "m2", 5)
 
 
 def test_the_only_member_in_sync_is_not_removed() -> None:
