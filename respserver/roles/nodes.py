@@ -1,7 +1,8 @@
 """Nodes that the members of a group copy from each other, because a store is damaged (``persistence.noderepair``).
 
 Rule 1: one node at a time is requested, and each request has an answer or a time limit.
-Rule 2: the entries are read on the event loop, like those of a reader. They are encoded in a thread.
+Rule 2: the entries are read on the event loop, like those of a reader, a few milliseconds at a time. They are encoded
+in a thread.
 Rule 3: nodes that are known to be damaged are not read.
 """
 
@@ -15,9 +16,12 @@ from replication.nodes import LONGEST, pack_answer, pack_request, read_answer, r
 from resp.errors import CorruptError, DamagedNodeError
 from respserver.runtime.parts import RuntimeParts, ServerPart
 from respserver.runtime.threads import in_thread
-from storage.nodes.node import Node, new_compressor, seal
+from storage.nodes.node import new_compressor, seal
+from storage.streams.rangecopy import RangeCopy
 
 PATIENCE = 5.0  # seconds until an answer must have arrived
+ENTRIES = 4096  # that are read at once
+SIZE = 1 << 20  # bytes of entries that are read at once
 AT_ONCE = 4  # answers that are being prepared; a request beyond that is answered with nothing
 
 
@@ -74,26 +78,32 @@ class NodeExchange(ServerPart):
 
         ``in_memory``: do not read the store.
         """
+        copy = RangeCopy(wanted.first_ord, wanted.first_id, wanted.size, LONGEST)
+        while self._collect(copy, wanted, in_memory):  # noqa: ASYNC110
+            await asyncio.sleep(0)  # others have their turn
         try:
-            node = self._node(wanted, in_memory)
-            if node is None or len(node.wire) > LONGEST:
-                return b""
-            blob = await in_thread(lambda: seal(node, compressor=new_compressor()))
+            blob = await in_thread(lambda: _sealed(copy))
         except (RuntimeError, MemoryError):  # no thread is available
             return b""
         return blob if len(blob) <= LONGEST else b""
 
-    def _node(self, wanted: NodeRange, in_memory: bool) -> Node | None:
+    def _collect(self, copy: RangeCopy, wanted: NodeRange, in_memory: bool) -> bool:
+        """Collect a part of the entries. Return whether there are more."""
         stream = None if self._gates.loading else self._data.stream(wanted.key, wanted.sid)
         if stream is None:
-            return None
-        stored = stream.stored_nodes(wanted.first_ord, wanted.first_ord + wanted.size)
+            return False
+        stored = stream.stored_nodes(copy.next, copy.stop_of(ENTRIES))
         if stored and (in_memory or self._data.disk.scrub.knows(wanted.sid, stored)):
-            return None  # a page that the disk cannot read would end this process (Rule 3)
+            return False  # a page that the disk cannot read would end this process (Rule 3)
         try:
-            return stream.node_of(wanted.first_ord, wanted.first_id, wanted.size)
+            return copy.step(stream, ENTRIES, SIZE)
         except DamagedNodeError as error:
             self._data.note_damage(error)
         except (CorruptError, OSError) as error:
             self._logger.warning(f"A node for another member can't be read: {error}")
-        return None
+        return False
+
+
+def _sealed(copy: RangeCopy) -> bytes:
+    node = copy.node()
+    return b"" if node is None else seal(node, compressor=new_compressor())

@@ -7,6 +7,7 @@
     position    the result of a search in a stream
     selection   individually selected entries, for replies that are read later
     snapshot    a range at one point in time, for replies that are read later
+    rangecopy   a range as one node, for another server
     producers   the IDs under which producers append entries
     stages      unpublished entries, and fences
     capture     the changes that a checkpoint writes

@@ -8,11 +8,10 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from operator import lt
 from typing import Final
 
 from resp.errors import DamagedNodeError
-from storage.model.ids import MASK64, raw_id
+from storage.model.ids import raw_id
 from storage.nodes.coded import CodedNode
 from storage.nodes.node import Node
 from storage.nodes.packed import AnyNode, PackedNode
@@ -23,7 +22,6 @@ from storage.streams.selection import Selection
 from storage.streams.snapshot import Snapshot
 
 FEW: Final = 4  # with up to this many IDs in a node, each is searched separately
-LONGEST_NODE: Final = 1 << 17  # entries of a node for another server, see node_of()
 SPARSE: Final = 8  # with more entries per ID than this, each ID is searched separately, too
 
 
@@ -244,14 +242,14 @@ class StreamReads(StreamNodes):
         if node is not None and hi <= position.end and self.tombstones is None:
             return node.raw_ids(position.ordinal - position.first, hi - position.first)
         found: list[bytes] = []
-        for node, start, stop in self._spans(position.ordinal, hi):
+        for node, start, stop in self.spans(position.ordinal, hi):
             found += node.raw_ids(start, stop)
         return found
 
     def ids(self, lo: int, hi: int) -> list[int]:
         """Return the IDs of the living entries in [lo, hi)."""
         found: list[int] = []
-        for node, start, stop in self._spans(lo, hi):
+        for node, start, stop in self.spans(lo, hi):
             found += node.ids(start, stop)
         return found
 
@@ -296,12 +294,12 @@ class StreamReads(StreamNodes):
 
     def read(self, lo: int, hi: int) -> bytes:
         """Return the joined wire form of the entries."""
-        return b"".join([node.slice(start, stop) for node, start, stop in self._spans(lo, hi)])
+        return b"".join([node.slice(start, stop) for node, start, stop in self.spans(lo, hi)])
 
     def each(self, lo: int, hi: int) -> list[bytes]:
         """Return the wire form of each entry."""
         wires: list[bytes] = []
-        for node, start, stop in self._spans(lo, hi):
+        for node, start, stop in self.spans(lo, hi):
             wires += node.each(start, stop)
         return wires
 
@@ -309,7 +307,7 @@ class StreamReads(StreamNodes):
         """Return the entries from a position to before ``hi`` in the form of X commands (``redisform``), in parts."""
         parts: list[bytes] = []
         if self.tombstones is not None:
-            for span, start, stop in self._spans(position.ordinal, hi):
+            for span, start, stop in self.spans(position.ordinal, hi):
                 parts += redis_parts(span.slice(start, stop), span.cuts(start, stop))
             return parts
         while True:
@@ -364,11 +362,11 @@ class StreamReads(StreamNodes):
         if active is not None and self.tombstones is None and lo >= self._active_ord:  # the most frequent case
             return active.each_reversed(lo - self._active_ord, hi - self._active_ord)
         wires: list[bytes] = []
-        for node, start, stop in reversed(list(self._spans(lo, hi))):
+        for node, start, stop in reversed(list(self.spans(lo, hi))):
             wires += node.each_reversed(start, stop)
         return wires
 
-    def _spans(self, lo: int, hi: int) -> Iterator[tuple[AnyNode, int, int]]:
+    def spans(self, lo: int, hi: int) -> Iterator[tuple[AnyNode, int, int]]:
         """Yield the nodes of [lo, hi), each with start and stop of each range of living entries."""
         index, tombstones = self._sealed, self.tombstones
         position = index.of_ord(lo)
@@ -425,38 +423,6 @@ class StreamReads(StreamNodes):
             if first not in index.blobs and self.pool.cache.get(self.sid, first) is None:
                 found.append(first)
         return found
-
-    def node_of(self, first_ord: int, first_id: int, count: int) -> Node | None:
-        """Return the entries of ``count`` ordinals as a node that begins at ``first_ord`` with the ID ``first_id``.
-
-        Evicted and deleted entries have 0 bytes, and an ID between those of their neighbours; at the end they are
-        omitted. Returns None if no entry is alive, or if the stream does not have these entries. Raises CorruptError.
-        """
-        lo, end = max(first_ord, self.first_ord), first_ord + count
-        if lo >= end or end > self.next_ord or not self.count(lo, end):
-            return None
-        tombstones = self.tombstones
-        ids: list[int] = []
-        ends: list[int] = []
-        parts: list[bytes] = []
-        size, at = 0, first_ord
-        for node, start, stop in self._spans(lo, end):
-            ordinal = max(at, lo) if tombstones is None else tombstones.live_from(max(at, lo))
-            if ordinal - first_ord > LONGEST_NODE:
-                return None
-            gap, following = ordinal - at, ids[-1] + 1 if ids else first_id
-            ids += range(following, following + gap)
-            ends += [size] * gap
-            ids += node.ids(start, stop)
-            ends += [size + cut for cut in node.cuts(start, stop)]
-            parts.append(node.slice(start, stop))
-            size += len(parts[-1])
-            at = ordinal + stop - start
-        if ids[0] != first_id or not all(map(lt, ids, ids[1:])):
-            return None
-        base = first_id >> 64
-        ms, seq = array("Q", [(one >> 64) - base for one in ids]), array("Q", [one & MASK64 for one in ids])
-        return Node(base, ms, seq, array("I", ends), b"".join(parts))
 
     def snapshot(self, lo: int, hi: int) -> Snapshot:
         """Return a snapshot, which the caller must close. O(nodes in the range + nodes that are not stored yet).

@@ -15,7 +15,9 @@ from storage.groups.group import Group
 from storage.keyspace.keyspace import Keyspace
 from storage.model.entries import entry_wire, id_bulk
 from storage.nodes.cache import NodeCache
+from storage.nodes.node import Node
 from storage.nodes.pool import NodePool, NodeStore
+from storage.streams.rangecopy import RangeCopy
 from storage.streams.stream import Stream
 from tests.storage.streams.captures import all_stored, whole_capture
 
@@ -75,6 +77,14 @@ def group(ks: Keyspace, key: bytes, name: bytes, pending: int) -> Group:
     made.dirty = True
     ks.group_changed(key, stream, made, b"")
     return made
+
+
+def range_copy(stream: Stream, first_ord: int, first_id: int, count: int) -> Node | None:
+    """The entries of a range as one node, collected one by one."""
+    copy = RangeCopy(first_ord, first_id, count, 1 << 24)
+    while copy.step(stream, 1, 1):
+        pass
+    return copy.node()
 
 
 def options(**changes: object) -> LogOptions:

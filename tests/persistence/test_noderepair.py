@@ -17,7 +17,7 @@ from storage.keyspace.keyspace import Keyspace
 from storage.nodes.node import Node, seal
 from storage.nodes.packed import open_packed
 from storage.streams.stream import Stream
-from tests.persistence.datakit import append, checkpoint, delete, opened
+from tests.persistence.datakit import append, checkpoint, delete, opened, range_copy
 from tests.persistence.lmdbdamage import PAGE
 from tests.persistence.test_scrub import damage_node, fill, flip, noise, passed
 
@@ -53,7 +53,7 @@ def scrubbed(log: Log) -> list[bytes]:
 
 def node_for(asked: NodeRange | None, twin: Stream) -> bytes:
     assert asked is not None
-    node = twin.node_of(asked.first_ord, asked.first_id, asked.size)
+    node = range_copy(twin, asked.first_ord, asked.first_id, asked.size)
     assert node is not None
     return seal(node)
 
@@ -163,7 +163,7 @@ def test_only_a_copy_that_fits_is_accepted(path: Path, twin: Stream) -> None:
         ):
             with pytest.raises(RepairError, match=why):
                 replace(log.store, key, blob)
-        node = twin.node_of(50, 51 << 64, 10)
+        node = range_copy(twin, 50, 51 << 64, 10)
         assert isinstance(node, Node)
         node.ms[3], node.ms[4] = node.ms[4], node.ms[3]
         with pytest.raises(RepairError, match="other IDs"):
@@ -232,19 +232,19 @@ def test_a_node_that_was_removed_is_not_wanted(path: Path) -> None:
 
 
 def test_a_node_of_a_range(twin: Stream) -> None:
-    node = twin.node_of(45, 46 << 64, 10)
+    node = range_copy(twin, 45, 46 << 64, 10)
     assert isinstance(node, Node)
     assert node.ids(0, 10) == [number << 64 for number in range(46, 56)]
     assert node.slice(0, 10) == twin.read(45, 55)
-    assert twin.node_of(45, 47 << 64, 10) is None  # another ID
-    assert twin.node_of(195, 196 << 64, 10) is None  # beyond the end
+    assert range_copy(twin, 45, 47 << 64, 10) is None  # another ID
+    assert range_copy(twin, 195, 196 << 64, 10) is None  # beyond the end
     twin.delete([45, 47, 48, 54], 0)
-    node = twin.node_of(45, 46 << 64, 10)
+    node = range_copy(twin, 45, 46 << 64, 10)
     assert isinstance(node, Node)
     assert node.ids(0, 9) == [46 << 64, 47 << 64, (47 << 64) + 1, (47 << 64) + 2, *[n << 64 for n in range(50, 55)]]
     assert [len(wire) > 0 for wire in node.each(0, 9)] == [False, True, False, False, *[True] * 5]
     twin.evict_before(50)
-    node = twin.node_of(45, 46 << 64, 10)
+    node = range_copy(twin, 45, 46 << 64, 10)
     assert isinstance(node, Node)
     assert node.ids(0, 6)[:5] == [(46 << 64) + n for n in range(5)]
-    assert twin.node_of(30, 31 << 64, 10) is None
+    assert range_copy(twin, 30, 31 << 64, 10) is None

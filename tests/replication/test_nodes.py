@@ -20,6 +20,7 @@ from respserver.testing import RunningServer, start_in_thread
 from storage.nodes.node import seal
 from storage.nodes.packed import open_packed
 from storage.streams.stream import Stream
+from tests.persistence.datakit import range_copy
 from tests.persistence.test_scrub import damage_node, noise
 from tests.replication.fakeleader import FakeLeader, going_on
 from tests.replication.test_psync import Replica
@@ -134,7 +135,7 @@ def test_an_answer_must_fit_the_request(tmp_path: Path, fits: bool) -> None:
         raw("SAVE")
         stream = server.call(lambda: server.server.data.ks.keys[b"s"])
         assert isinstance(stream, Stream)
-        nodes = server.call(lambda: [stream.node_of(first, stream.id_at(first), 10) for first in (50, 60)])
+        nodes = server.call(lambda: [range_copy(stream, first, stream.id_at(first), 10) for first in (50, 60)])
         blob, other = [seal(node) for node in nodes if node is not None]
         damage_node(tmp_path / "data")
 

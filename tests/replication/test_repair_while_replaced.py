@@ -16,6 +16,7 @@ from respserver.maintenance import repairing
 from respserver.testing import RunningServer, start_in_thread
 from storage.nodes.node import seal
 from storage.streams.stream import Stream
+from tests.persistence.datakit import range_copy
 from tests.persistence.test_scrub import damage_node, noise
 from tests.waiting import eventually
 from tests.wire.rawclient import Raw
@@ -55,7 +56,7 @@ def sound(server: RunningServer, asked: NodeRange) -> bytes:
     """Return the entries as a blob, from a server whose store is sound."""
     stream = server.server.data.ks.keys[b"s"]
     assert isinstance(stream, Stream)
-    node = stream.node_of(asked.first_ord, asked.first_id, asked.size)
+    node = range_copy(stream, asked.first_ord, asked.first_id, asked.size)
     assert node is not None
     return seal(node)
 
