@@ -287,8 +287,9 @@ class ReplicaFeed(asyncio.Protocol):
         self._write(encode(frames.WANT, 0, payload))
 
     def send_node(self, payload: bytes) -> None:
-        """Answer a request for a node."""
-        self._write(encode(frames.NODE, 0, payload))
+        """Answer a request for a node, if the replica reads the answers."""
+        if not self._over and self._transport.get_write_buffer_size() <= nodes.LONGEST:
+            self._write(encode(frames.NODE, 0, payload))
 
     def tell_members(self, members: bytes) -> None:
         """Send the list of the other members, if it has changed."""

@@ -30,7 +30,7 @@ from persistence.fullcopy import Incoming
 from persistence.history import History
 from persistence.ownnodes import OwnNodes
 from persistence.storecopy import UnknownDatabaseError
-from replication import frames
+from replication import frames, nodes
 from replication.frames import LinkError, NewerError, ReplicationFrame
 from replication.handshake import Introduction, Lineage, PsyncAnswer, ShorterHistoryError, request
 from replication.link import ReplicationConnection
@@ -159,9 +159,10 @@ class LeaderFollower:
             self.link.send(request("REPLCONF", "GETNODE", payload))
 
     def send_node(self, payload: bytes) -> None:
-        """Answer a request for a node."""
-        if self.link is not None and self.up:
-            self.link.send(request("REPLCONF", "GIVENODE", payload))
+        """Answer a request for a node, if the leader reads the answers."""
+        link = self.link
+        if link is not None and self.up and link.transport.get_write_buffer_size() <= nodes.LONGEST:
+            link.send(request("REPLCONF", "GIVENODE", payload))
 
     def fail(self, error: Exception) -> None:
         """End the link for this reason; the next attempt follows."""

@@ -233,8 +233,11 @@ class InSync(ServerPart, Confirmation):
         return ""
 
     def damaged(self, name: str) -> bool:
-        """Return whether a member has told that its store is damaged."""
-        return any(feed.group_member == name and feed.damaged for feed in self._replicas.feeds)
+        """Return whether a member has reported that its store is damaged."""
+        own = self._ids.get(name)
+        return any(
+            feed.group_member == name and feed.member_id == own and feed.damaged for feed in self._replicas.feeds
+        )
 
     def successors(self) -> dict[str, ReplicaFeed]:
         """Return the members that this one can hand over to: in the set, connected, and with an undamaged store."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from hashlib import shake_256
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from persistence.noderepair import NodeRange
 from replication import frames
+from replication import nodes as protocol
 from replication.feed import LONGEST_REQUEST
 from replication.frames import LinkError
 from replication.nodes import pack_answer, pack_request, read_answer, read_request
@@ -105,6 +107,35 @@ def test_a_node_that_is_too_long_is_not_sent(monkeypatch: pytest.MonkeyPatch) ->
                 monkeypatch.setattr(serving, "LONGEST", longest)
                 assert asked(replica, each) == sent
             monkeypatch.undo()
+
+
+def test_answers_that_are_not_read_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "LONGEST", 200_000)
+    with start_in_thread() as server, Raw(server.port) as raw, Replica(server.port) as replica:
+        raw("TAPPEND", "s", "f", shake_256(b"").digest(100_000))
+        stream = server.call(lambda: server.server.data.ks.keys[b"s"])
+        assert isinstance(stream, Stream)
+        wanted = NodeRange(stream.sid, 0, server.call(lambda: stream.id_at(0)), 1, b"s")
+        replica.introduce()
+        assert replica.ask("PSYNC", "?", -1).startswith(b"+FULLRESYNC")
+        assert len(asked(replica, wanted)) > 100_000
+        (feed,) = server.call(lambda: list(server.server.replicas.feeds))
+        answers: list[bytes] = []
+
+        def packed(wanted: NodeRange, blob: bytes) -> bytes:
+            answers.append(blob)
+            return pack_answer(wanted, blob)
+
+        monkeypatch.setattr(serving, "pack_answer", packed)
+        for number in range(150):  # more than the buffers of the system take
+            replica.sock.sendall(pack("REPLCONF", "GETNODE", pack_request(wanted)))
+            eventually(lambda: len(answers) > number)  # noqa: B023 - at once
+        assert all(answers)
+        assert 200_000 < server.call(feed._transport.get_write_buffer_size) < 400_000
+        for _ in range(10):
+            assert replica.frame(frames.NODE)
+        eventually(lambda: server.call(feed._transport.get_write_buffer_size) == 0)
+        assert asked(replica, wanted)
 
 
 @pytest.mark.parametrize(
