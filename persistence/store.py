@@ -541,11 +541,12 @@ class Store:
         return True
 
     def key_of(self, sid: int) -> bytes | None:
-        """Return the key of a stream as of the last checkpoint, None if it had none. On the event loop only."""
-        value = self.view.txn.get(U64.pack(sid), db=self._databases[STREAMS]) or b""
+        """Return the key of a stream as of the last checkpoint; None if it is not readable. On the event loop only."""
         try:
+            with reported(self.path):
+                value = self.view.txn.get(U64.pack(sid), db=self._databases[STREAMS]) or b""
             *_, length = STREAM.unpack_from(value, CRC.size)
-        except struct.error:
+        except (OSError, CorruptError, struct.error):
             return None
         at = CRC.size + STREAM.size
         return bytes(value[at : at + length])

@@ -248,3 +248,10 @@ def test_a_node_of_a_range(twin: Stream) -> None:
     assert isinstance(node, Node)
     assert node.ids(0, 6)[:5] == [(46 << 64) + n for n in range(5)]
     assert range_copy(twin, 30, 31 << 64, 10) is None
+
+
+def test_the_key_of_a_stream(path: Path) -> None:
+    with opened(path) as (log, _, _):
+        assert (log.store.key_of(1), log.store.key_of(999)) == (b"s", None)
+        log.store.view.end()  # LMDB refuses a read
+        assert log.store.key_of(1) is None
