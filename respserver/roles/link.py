@@ -252,7 +252,7 @@ class LeaderLink(ServerPart):
     def _tell_damaged(self, follower: LeaderFollower) -> None:
         """Tell the leader of the server group whether this store is damaged, before the next acknowledgement."""
         if self.group is not None and not self._gates.loading:
-            follower.tell_damaged(self._data.disk.scrub.damaged > 0)
+            follower.tell_damaged(self._data.damaged_lately())
 
     def on_time(self, mono: int) -> None:
         """Acknowledge if necessary. Called ``hz`` times a second. ``mono``: ms, monotonic."""

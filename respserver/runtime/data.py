@@ -22,6 +22,8 @@ from storage.streams.stream import Stream
 
 Opened = tuple[Log, Keyspace, Recovered]
 
+SOUND_MS = 2000  # for which a store that was damaged must be undamaged: damaged nodes are often found one after another
+
 
 class Data:
     """The data of a server. Opens the data directory. Raises CorruptError, OSError."""
@@ -31,6 +33,7 @@ class Data:
         self._clock = clock
         self._logger = logger
         self.follower = False  # this is a replica: it logs what its leader logged, and expires nothing
+        self._damaged_until = clock.mono()  # ms (monotonic) until which the store counts as damaged
         self.frozen = False  # writes are delayed: nothing expires
         self._sync_all = False  # the leader requests that each tick is synced
         self.startup_memory = 0  # bytes of memory before data was loaded
@@ -113,6 +116,13 @@ class Data:
             if damage.node is not None:
                 damaged.setdefault(damage.node[0], {})[damage.node[1]] = damage.why
         self.ks.pool.damaged = damaged
+
+    def damaged_lately(self) -> bool:
+        """Return whether the store is damaged, or was when this was last called within SOUND_MS."""
+        mono = self._clock.mono()
+        if self.disk.scrub.damaged:
+            self._damaged_until = mono + SOUND_MS
+        return mono < self._damaged_until
 
     def log_stats(self) -> dict[str, int | float | str]:
         """Return the statistics of the log; while the data is being replaced, those from before the replacement."""

@@ -10,7 +10,7 @@ from resp.errors import CorruptError
 from respserver.config.config import Config
 from respserver.observe.logs import Logger
 from respserver.runtime.clock import Clock
-from respserver.runtime.data import Data
+from respserver.runtime.data import SOUND_MS, Data
 
 
 @pytest.fixture
@@ -36,4 +36,28 @@ def test_it_closes_again_where_other_data_could_not_be_opened(data: Data, tmp_pa
     with pytest.raises(CorruptError):
         data.load()
     assert data.log_stats() == before
+    data.close()
+
+
+class Hand(Clock):
+    time = 1_000_000
+
+    def mono(self) -> int:
+        return self.time
+
+
+def test_damage_counts_for_a_moment_longer(tmp_path: Path) -> None:
+    """The nodes of a store are damaged, found, and repaired one after another: a member joins again after the last."""
+    clock = Hand()
+    data = Data(Config.load(["--dir", str(tmp_path), "--wal-size", "1mb"]), clock, Logger(level="nothing"))
+    assert not data.damaged_lately()
+    for _ in range(3):
+        data.disk.scrub.note(1, 0, 0, "a test")
+        clock.time += SOUND_MS - 1
+        assert data.damaged_lately()
+        data.disk.scrub.recheck()  # there is no such node
+        clock.time += SOUND_MS - 1
+        assert data.damaged_lately()
+    clock.time += 1
+    assert not data.damaged_lately()
     data.close()
