@@ -15,7 +15,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from persistence.lmdbpages import BIG, HEAD, LEAF, NODE, OVERFLOW, PAGE_NO, SUB, DamageError, Database, Walk
+from persistence.lmdbpages import BIG, HEAD, LEAF, MAX_DEPTH, NODE, OVERFLOW, PAGE_NO, SUB, DamageError, Database, Walk
 
 
 class Found(NamedTuple):
@@ -69,7 +69,9 @@ class LmdbSnapshot(Walk):
 
     def _read(self, database: Database, start: bytes) -> Iterator[Found]:
         todo: list[tuple[int, int, bytes, bytes | None]] = []
-        if database.claimed[3]:
+        if database.claimed[3] and not 0 < database.depth <= MAX_DEPTH:
+            yield Found(start, b"", self._page_size, None, "the depth of the database is invalid")
+        elif database.claimed[3]:
             todo.append((database.root, 1, b"", None))
         while todo:
             number, level, low, high = todo.pop()

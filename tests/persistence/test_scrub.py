@@ -16,7 +16,7 @@ from persistence.storecopy import NODES, STREAMS
 from persistence.verification import VerifyReport, verify
 from storage.keyspace.keyspace import Keyspace
 from tests.persistence.datakit import append, checkpoint, commit, opened
-from tests.persistence.lmdbdamage import PAGE, LmdbFile
+from tests.persistence.lmdbdamage import DEPTH, PAGE, LmdbFile
 
 
 def noise(number: int) -> bytes:
@@ -150,6 +150,15 @@ def test_a_damaged_tree_page_is_found_and_not_followed(path: Path, name: bytes) 
         assert damage.db == {b"nodes": NODES, b"streams": STREAMS}[name]
         assert damage.node is None
         assert "is damaged" in str(damage)
+
+
+def test_a_database_whose_depth_is_damaged(path: Path) -> None:
+    with opened(path) as (log, _, _):
+        data = path / "store" / "data.mdb"
+        flip(data, LmdbFile(data).names()[b"meta"] + len(b"meta") + DEPTH)  # 0 instead of 1
+        list(passed(log.scrub))
+        (damage,) = log.scrub.damage
+        assert str(damage).endswith("of meta: the depth of the database is invalid")
 
 
 def test_a_pass_continues_after_a_restart(path: Path) -> None:
