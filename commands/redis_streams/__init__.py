@@ -10,6 +10,7 @@
     ids         IDs as these commands read and print them
     info        XINFO
     lag         how many entries a group has read, and how many it has not read
+    limits      MAXCOUNT and MAXSIZE of XREAD and XREADGROUP
     longread    XREADGROUP of many messages, in slices
     options     the options of XADD and XTRIM
     pending     XACK, XPENDING, XNACK
@@ -18,6 +19,7 @@
     readargs    XREADGROUP's arguments
     readgroup   XREADGROUP
     replies     entries as replies, built or streamed
+    sizedread   XREAD with a large MAXSIZE, in slices
     trim        XTRIM, XSETID; trimming by XADD
     trimming    trimming with DELREF and ACKED, in slices
 """

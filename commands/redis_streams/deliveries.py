@@ -8,6 +8,7 @@ from commands.context import Context
 from commands.redis_streams.consumers import idle_of
 from commands.redis_streams.elements import ClaimedElements, XElements
 from commands.redis_streams.lag import count_after
+from commands.redis_streams.limits import ENTRY_MORE, ReplyLimits
 from storage.groups.group import Consumer, Group
 from storage.groups.pending import PendingRow
 from storage.keyspace import groupmutators
@@ -49,7 +50,7 @@ def deliver_again(
 
 def add_claimed(
     stream: Stream, group: Group, rows: list[PendingRow], now: int, claimed: ClaimedElements, again: list[bytes],
-    most: int,
+    most: int, limits: ReplyLimits | None,
 ) -> int:  # fmt: skip
     """Add entries to ``claimed``, until it has ``most``, and their IDs to ``again``; the caller delivers these.
 
@@ -61,7 +62,12 @@ def add_claimed(
     for row in rows:
         if claimed.count >= most:
             break
-        if claimed.add_claimed(stream, row.id, idle_of(row, now, 0), row.deliveries):
+        idle = idle_of(row, now, 0)
+        if limits is not None:
+            more = ENTRY_MORE + len(b":%d\r\n:%d\r\n" % (idle, row.deliveries))
+            if not limits.admit(stream, row.id, more):
+                break
+        if claimed.add_claimed(stream, row.id, idle, row.deliveries):
             again.append(row.id.to_bytes(16, "big"))
         else:
             gone = row

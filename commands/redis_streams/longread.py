@@ -13,6 +13,7 @@ from commands.context import Chunks, Context
 from commands.redis_streams.consumers import consumer_of
 from commands.redis_streams.deliveries import GONE_AT_ONCE, add_claimed, deliver_again, deliver_new
 from commands.redis_streams.elements import ClaimedElements, XElements
+from commands.redis_streams.limits import CLAIMED_MORE, ENTRY_MORE, ReplyLimits
 from commands.redis_streams.readargs import NEW, NO_CLAIM, GroupReadArgs
 from commands.redis_streams.replies import KeyPart, keys_reply
 from commands.slicing import AT_ONCE
@@ -33,7 +34,7 @@ def is_long(ctx: Context, read: GroupReadArgs) -> bool:
     keys = len(read.keys)
     if keys > AT_ONCE:
         return True
-    if 0 < read.count * keys <= AT_ONCE:
+    if 0 < read.count * keys <= AT_ONCE or 0 < read.maxcount <= AT_ONCE:
         return False
     left = AT_ONCE
     for at in range(keys):
@@ -41,7 +42,7 @@ def is_long(ctx: Context, read: GroupReadArgs) -> bool:
         group = stream.groups.get(read.group) if stream is not None else None
         if stream is None or group is None:
             continue
-        left -= min(read.count or ALL, _expected(stream, group, read, read.ids[at]))
+        left -= min(read.count or read.maxcount or ALL, _expected(stream, group, read, read.ids[at]))
         if left < 0:
             return True
     return False
@@ -61,7 +62,7 @@ def _expected(stream: Stream, group: Group, read: GroupReadArgs, after: int) -> 
 class LongRead:
     """A call of XREADGROUP, in slices."""
 
-    __slots__ = ("_at", "_key", "_started", "_parts", "_read")
+    __slots__ = ("_at", "_key", "_limits", "_parts", "_read", "_started")
 
     def __init__(self, read: GroupReadArgs, started: int) -> None:
         self._read = read
@@ -69,6 +70,7 @@ class LongRead:
         self._at = 0  # index of the current key
         self._key: HistoryRead | NewRead | None = None  # None: not started
         self._parts: list[KeyPart] = []  # parts of the keys before it
+        self._limits: ReplyLimits | None = None  # set by first()
 
     def begun(self) -> bool:
         """Return whether anything was delivered."""
@@ -83,6 +85,7 @@ class LongRead:
 
     def first(self, ctx: Context) -> bytes | Chunks | None:
         """Run slices until something is delivered, or all keys were read. Returns the reply, None if slices remain."""
+        self._limits = self._read.limits(ctx.session.proto)
         try:
             answer = self.step(ctx)
             while answer is None and not self.begun():
@@ -95,19 +98,23 @@ class LongRead:
     def step(self, ctx: Context) -> bytes | Chunks | None:
         """Deliver the next messages. Returns the reply, null if there were none. Raises CommandError if a group no
         longer exists."""
-        read, key = self._read, self._key
+        read, key, limits = self._read, self._key, self._limits
         if key is None:
+            if limits is not None:
+                limits.start(read.keys[self._at])
             name, after = read.keys[self._at], read.ids[self._at]
             kind = NewRead if after == NEW else HistoryRead
-            key = self._key = kind(read, name, after, self._started)
+            key = self._key = kind(read, name, after, self._started, limits)
         if key.step(ctx):
             return None
         part = key.part()
         if part is not None:
             self._parts.append(part)
+            if limits is not None:
+                limits.end(part.count)
         self._key = None
         self._at += 1
-        if self._at < len(read.keys):
+        if self._at < len(read.keys) and not (limits is not None and limits.reached()):
             return None
         proto = ctx.session.proto
         return keys_reply(proto, self._parts) if self._parts else encode.null_array(proto)
@@ -116,10 +123,14 @@ class LongRead:
 class KeyRead:
     """The read of one key."""
 
-    __slots__ = ("_after", "_group", "_started", "_name", "_read", "_stream")
+    __slots__ = ("_after", "_count", "_group", "_limits", "_name", "_read", "_started", "_stream")
 
-    def __init__(self, read: GroupReadArgs, name: bytes, after: int, started: int) -> None:
+    def __init__(
+        self, read: GroupReadArgs, name: bytes, after: int, started: int, limits: ReplyLimits | None
+    ) -> None:  # fmt: skip
         self._read = read
+        self._limits = limits
+        self._count = read.count if limits is None else limits.most(read.count)  # 0: no limit
         self._name = name
         self._after = after  # the last ID of a history that was read
         self._started = started
@@ -143,8 +154,10 @@ class HistoryRead(KeyRead):
 
     __slots__ = ("_elements", "_left")
 
-    def __init__(self, read: GroupReadArgs, name: bytes, after: int, started: int) -> None:
-        super().__init__(read, name, after, started)
+    def __init__(
+        self, read: GroupReadArgs, name: bytes, after: int, started: int, limits: ReplyLimits | None
+    ) -> None:  # fmt: skip
+        super().__init__(read, name, after, started, limits)
         self._left = -1
         self._elements: XElements | None = None
 
@@ -159,9 +172,13 @@ class HistoryRead(KeyRead):
         stream, group = self._find(ctx)
         consumer = consumer_of(ctx, self._name, stream, group, self._read.consumer)
         if self._left < 0:
-            self._left = min(self._read.count or ALL, group.pending.owned(consumer.number))
+            self._left = min(self._count or ALL, group.pending.owned(consumer.number))
+            if self._limits is not None:
+                self._limits.begin()
         most = min(self._left, AT_ONCE)
         rows = group.pending.rows_of(consumer.number, self._after + 1, MAX_ID, most) if most else []
+        if self._limits is not None:
+            rows = self._limits.admit_history(stream, rows)
         if rows:
             if self._elements is None:
                 self._elements = XElements(encode.null_array(ctx.session.proto))
@@ -184,8 +201,10 @@ class NewRead(KeyRead):
 
     __slots__ = ("_claimed", "_claims", "_gone", "_new")
 
-    def __init__(self, read: GroupReadArgs, name: bytes, after: int, started: int) -> None:
-        super().__init__(read, name, after, started)
+    def __init__(
+        self, read: GroupReadArgs, name: bytes, after: int, started: int, limits: ReplyLimits | None
+    ) -> None:  # fmt: skip
+        super().__init__(read, name, after, started, limits)
         self._claims = read.claim != NO_CLAIM  # there may be more messages to claim
         self._claimed = ClaimedElements()  # with CLAIM: everything that it delivers
         self._gone = 0  # number of messages without an entry so far
@@ -206,7 +225,7 @@ class NewRead(KeyRead):
         return self._deliver(ctx, stream, group)
 
     def _left(self) -> int:
-        return self._read.count - self._claimed.count if self._read.count else ALL
+        return self._count - self._claimed.count if self._count else ALL
 
     def _claim(self, ctx: Context, stream: Stream, group: Group) -> bool:
         read, most = self._read, self._left()
@@ -214,7 +233,7 @@ class NewRead(KeyRead):
         rows = group.pending.idle_before(max(0, self._started - read.claim), None, AT_ONCE)
         again: list[bytes] = []
         most += self._claimed.count
-        self._gone += add_claimed(stream, group, rows, self._started, self._claimed, again, most)
+        self._gone += add_claimed(stream, group, rows, self._started, self._claimed, again, most, self._limits)
         # Messages that are delivered here must not look idle to the next slice. CLAIM 0 therefore requires a later
         # time.
         last = max(ctx.now, self._started + 1) if not read.claim else ctx.now
@@ -222,6 +241,8 @@ class NewRead(KeyRead):
             ctx.ks, self._name, stream, group, consumer, ctx.now, Messages([], again, []), Ownership(last=last)
         )
         self._claims = len(rows) == AT_ONCE and self._left() > 0 and self._gone < GONE_AT_ONCE
+        if self._limits is not None and self._limits.reached():
+            self._claims = False
         return self._claims or self._left() > 0
 
     def _deliver(self, ctx: Context, stream: Stream, group: Group) -> bool:
@@ -234,6 +255,10 @@ class NewRead(KeyRead):
         if hi == NO_MORE:
             return False
         lo = groupmutators.cursor(stream, group)
+        if self._limits is not None:
+            hi = self._limits.fit(stream, lo, hi, CLAIMED_MORE if with_delivery else ENTRY_MORE)
+            if hi == lo:
+                return False
         if with_delivery:
             self._claimed.add_new(stream, lo, hi)
         deliver_new(ctx, self._name, stream, group, consumer, lo, hi, read.noack)
@@ -242,7 +267,8 @@ class NewRead(KeyRead):
     def part(self) -> KeyPart | None:
         if self._stream is None or not self.begun():
             self.close()
-            return None
+            limited = self._stream is not None and self._limits is not None and self._limits.begun
+            return KeyPart(self._name, self._stream, 0, 0) if limited and self._stream is not None else None
         part, new = KeyPart(self._name, self._stream, 0, 0), self._new
         if self._read.claim == NO_CLAIM:
             if new is not None:

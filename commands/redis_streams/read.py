@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from commands.context import Block, Chunks, Context, Reply
+from commands.context import Block, Chunks, Context, Reply, Slices
 from commands.declare import arg, block, command, key, opt
 from commands.parse import integer, keys_of, position_after, timeout_ms
 from commands.redis_streams.ids import strict_id
+from commands.redis_streams.limits import ReplyLimits, check_maxcount, limits_of, positive_limit
 from commands.redis_streams.replies import KeyPart, keys_reply
+from commands.redis_streams.sizedread import SizedRead, is_long
 from resp import errors
 from resp import reply as encode
 from resp.errors import CommandError
@@ -24,7 +26,9 @@ from storage.streams.stream import Stream
 NEWEST: Final = -1  # instead of an ID: just before the newest entry (+)
 
 # number of words of an option of XREAD or XREADGROUP, including itself
-WORDS: Final = {b"COUNT": 2, b"BLOCK": 2, b"GROUP": 3, b"NOACK": 1, b"CLAIM": 2}
+WORDS: Final = {
+    b"COUNT": 2, b"MAXCOUNT": 2, b"MAXSIZE": 2, b"BLOCK": 2, b"GROUP": 3, b"NOACK": 1, b"CLAIM": 2,
+}  # fmt: skip
 
 
 def streams_at(argv: Sequence[bytes]) -> int:
@@ -33,34 +37,40 @@ def streams_at(argv: Sequence[bytes]) -> int:
 
 
 @command(
-    "XREAD", opt(arg("count", "integer", token="COUNT")), opt(arg("milliseconds", "integer", token="BLOCK")),
+    "XREAD", opt(arg("count", "integer", token="COUNT")), opt(arg("maxcount", "integer", token="MAXCOUNT")),
+    opt(arg("maxsize", "integer", token="MAXSIZE")), opt(arg("milliseconds", "integer", token="BLOCK")),
     block("streams", key("RO ACCESS", multiple=True), arg("id", multiple=True), token="STREAMS"),
     flags="readonly blocking movablekeys", complexity="O(K log N + M): K keys with N macro nodes, M entries returned.",
     key_after_token=streams_at,
 )  # fmt: skip
 def xread(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return the entries after an ID in each of many streams; can wait for them."""
+    """Return the entries after an ID in each of many streams; can wait for them, and limit the reply as a whole."""
     options = ReadWords(argv)
     keys, texts = options.keys, options.ids
     ids = [_position(ctx, keys[at], texts[at]) for at in range(len(keys))]
-    reply = _read(ctx, keys, ids, options.count)
-    if reply is not None:
-        return reply
+    parts = _parts(ctx, keys, ids, options.count)
+    if parts:
+        limits = options.limits(ctx.session.proto)
+        if limits is not None and is_long(parts, options.maxsize):
+            sized = SizedRead(parts, limits)
+            return Slices(sized.step, False, sized.close)
+        return _reply(ctx, parts, limits)
     null = encode.null_array(ctx.session.proto)
     if options.block < 0 or ctx.in_exec:
         return null
     deadline = ctx.now + options.block if options.block else NEVER
-    return StreamsRead(keys, ids, options.count, deadline, null)
+    return StreamsRead(options, ids, deadline, null)
 
 
 class ReadWords:
     """The arguments of XREAD."""
 
-    __slots__ = ("block", "count", "ids", "keys")
+    __slots__ = ("block", "count", "ids", "keys", "maxcount", "maxsize")
 
     def __init__(self, argv: list[bytes]) -> None:
         """Parse the arguments. Raises CommandError."""
         self.count = 0  # maximum number of entries of each key; 0: all
+        self.maxcount = self.maxsize = 0  # entries and bytes of the whole reply; 0: no limit
         self.block = -1  # ms; -1: don't wait; 0: no timeout
         at, end = 1, len(argv)
         while at + 1 < end:
@@ -71,6 +81,10 @@ class ReadWords:
                 self.block = timeout_ms(argv[at + 1])
             elif word == b"COUNT":
                 self.count = max(0, integer(argv[at + 1]))
+            elif word == b"MAXCOUNT":
+                self.maxcount = positive_limit(argv[at + 1], errors.BAD_MAXCOUNT)
+            elif word == b"MAXSIZE":
+                self.maxsize = positive_limit(argv[at + 1], errors.BAD_MAXSIZE)
             elif word == b"GROUP" and at + 2 < end:
                 raise CommandError(errors.GROUP_OF_XREAD)
             elif word == b"NOACK":
@@ -85,7 +99,11 @@ class ReadWords:
                 raise CommandError(errors.NOACK_OF_XREAD)
             raise errors.syntax()
         self.keys = keys_of(argv, at + 1, "xread", "ID, '+', or '$'")
+        check_maxcount(self.maxcount, self.count)
         self.ids = argv[at + 1 + len(self.keys) :]
+
+    def limits(self, proto: int) -> ReplyLimits | None:
+        return limits_of(self.maxcount, self.maxsize, proto)
 
 
 def _position(ctx: Context, name: bytes, text: bytes) -> int:
@@ -100,8 +118,12 @@ def _position(ctx: Context, name: bytes, text: bytes) -> int:
     return strict_id(text)
 
 
-def _read(ctx: Context, keys: list[bytes], ids: list[int], count: int) -> bytes | Chunks | None:
-    """Return the entries of the keys after the IDs; None if there are none."""
+def _reply(ctx: Context, parts: list[KeyPart], limits: ReplyLimits | None) -> bytes | Chunks:
+    return keys_reply(ctx.session.proto, parts if limits is None else limits.applied(parts))
+
+
+def _parts(ctx: Context, keys: list[bytes], ids: list[int], count: int) -> list[KeyPart]:
+    """Return the entries of the keys after the IDs; only keys that have some."""
     parts: list[KeyPart] = []
     for at in range(len(keys)):
         stream = ctx.ks.read_stream(keys[at], ctx.now)
@@ -111,7 +133,7 @@ def _read(ctx: Context, keys: list[bytes], ids: list[int], count: int) -> bytes 
         if position is not None:
             hi = stream.after(position.ordinal, count) if count else stream.next_ord
             parts.append(KeyPart(keys[at], stream, position.ordinal, hi, position))
-    return keys_reply(ctx.session.proto, parts) if parts else None
+    return parts
 
 
 def _after(stream: Stream, id: int) -> StreamPosition | None:  # noqa: A002
@@ -127,25 +149,29 @@ def _after(stream: Stream, id: int) -> StreamPosition | None:  # noqa: A002
 class StreamsRead(Block):
     """A client that waits for entries after an ID, in one of many streams."""
 
-    __slots__ = ("_all_keys", "_count", "_ids")
+    __slots__ = ("_ids", "_options")
 
-    def __init__(self, keys: list[bytes], ids: list[int], count: int, deadline: int, null: bytes) -> None:
-        super().__init__(list(dict.fromkeys(keys)), None, False, deadline, null)
-        self._all_keys = keys  # as in the call, where a key can be repeated
+    def __init__(self, options: ReadWords, ids: list[int], deadline: int, null: bytes) -> None:
+        super().__init__(list(dict.fromkeys(options.keys)), None, False, deadline, null)
+        self._options = options  # its keys are as in the call, where a key can be repeated
         self._ids = ids
-        self._count = count
 
     def serve(self, ctx: Context, key: bytes) -> bytes | Chunks | None:
         stream = ctx.ks.live(key, ctx.now)
         if not isinstance(stream, Stream) or not stream.length:
             return None
-        for at in range(len(self._all_keys)):
-            if self._all_keys[at] == key and _after(stream, self._ids[at]) is not None:
-                return _read(ctx, self._all_keys, self._ids, self._count)
+        options = self._options
+        for at in range(len(options.keys)):
+            if options.keys[at] == key and _after(stream, self._ids[at]) is not None:
+                parts = _parts(ctx, options.keys, self._ids, options.count)
+                return _reply(ctx, parts, options.limits(ctx.session.proto))
         return None
 
     def same(self, other: Block) -> bool:
+        if not isinstance(other, StreamsRead):
+            return False
+        mine, its = self._options, other._options
         return (
-            isinstance(other, StreamsRead) and self._ids == other._ids and self._count == other._count
-            and self._all_keys == other._all_keys
+            self._ids == other._ids and mine.count == its.count and mine.maxcount == its.maxcount
+            and mine.maxsize == its.maxsize and mine.keys == its.keys
         )  # fmt: skip

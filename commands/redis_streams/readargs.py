@@ -7,6 +7,7 @@ from typing import Final
 from commands.context import NO_PENDING
 from commands.parse import integer, keys_of, timeout_ms
 from commands.redis_streams.ids import strict_id
+from commands.redis_streams.limits import ReplyLimits, check_maxcount, limits_of, positive_limit
 from resp import errors
 from resp.errors import CommandError
 from storage.model.ids import MAX_ID
@@ -20,13 +21,16 @@ NO_CLAIM: Final = NO_PENDING
 class GroupReadArgs:
     """A call of XREADGROUP. id_of() parses an ID, after the groups were found."""
 
-    __slots__ = ("argv", "block", "claim", "consumer", "count", "first", "group", "ids", "keys", "noack")
+    __slots__ = (
+        "argv", "block", "claim", "consumer", "count", "first", "group", "ids", "keys", "maxcount", "maxsize", "noack",
+    )  # fmt: skip
 
     def __init__(self, argv: list[bytes], same: GroupReadArgs | None = None) -> None:
         """Parse the arguments. ``same``: the arguments of a call with the same words. Raises CommandError."""
         self.argv = argv
         self.group = self.consumer = b""
-        self.count = 0  # 0: no limit
+        self.count = 0  # of each key; 0: no limit
+        self.maxcount = self.maxsize = 0  # entries and bytes of the whole reply; 0: no limit
         self.block = NO_BLOCK  # ms; 0: no timeout
         self.claim = NO_CLAIM  # minimum idle time of messages in ms
         self.noack = False
@@ -38,6 +42,7 @@ class GroupReadArgs:
         else:
             self.group, self.consumer, self.count, self.block = same.group, same.consumer, same.count, same.block
             self.claim, self.noack, self.first, self.keys = same.claim, same.noack, same.first, same.keys
+            self.maxcount, self.maxsize = same.maxcount, same.maxsize
 
     def _read(self, argv: list[bytes]) -> None:
         at, end, grouped = 1, len(argv), False
@@ -52,6 +57,9 @@ class GroupReadArgs:
                 at += 3
             elif word == b"COUNT" and more:
                 self.count = max(0, integer(argv[at + 1]))
+                at += 2
+            elif (word == b"MAXCOUNT" or word == b"MAXSIZE") and more:
+                self._limit(word, argv[at + 1])
                 at += 2
             elif word == b"BLOCK" and more:
                 self.block = timeout_ms(argv[at + 1])
@@ -70,6 +78,13 @@ class GroupReadArgs:
             raise errors.syntax()
         if not grouped:
             raise CommandError(errors.MISSING_GROUP)
+        check_maxcount(self.maxcount, self.count)
+
+    def _limit(self, word: bytes, value: bytes) -> None:
+        if word == b"MAXCOUNT":
+            self.maxcount = positive_limit(value, errors.BAD_MAXCOUNT)
+        else:
+            self.maxsize = positive_limit(value, errors.BAD_MAXSIZE)
 
     def _keys(self, argv: list[bytes], start: int) -> None:
         self.keys = keys_of(argv, start, "xreadgroup", "ID or '>'")
@@ -83,6 +98,9 @@ class GroupReadArgs:
         if text == b"$" or text == b"+":
             raise errors.meaningless_id(text.decode())
         return strict_id(text)
+
+    def limits(self, proto: int) -> ReplyLimits | None:
+        return limits_of(self.maxcount, self.maxsize, proto)
 
     def deadline(self, now: int) -> int:
         return now + self.block if self.block else NEVER

@@ -13,6 +13,7 @@ from commands.redis_streams.consumers import consumer_of
 from commands.redis_streams.deliveries import GONE_AT_ONCE, add_claimed
 from commands.redis_streams.elements import ClaimedElements
 from commands.redis_streams.lag import count_after
+from commands.redis_streams.limits import CLAIMED_MORE, ENTRY_MORE, ReplyLimits
 from commands.redis_streams.longread import ALL, HistoryRead, LongRead, is_long
 from commands.redis_streams.read import streams_at
 from commands.redis_streams.readargs import NEW, NO_BLOCK, NO_CLAIM, GroupReadArgs, read_args
@@ -32,7 +33,8 @@ from storage.streams.stream import Stream
 
 @command(
     "XREADGROUP", block("group-block", arg("group"), arg("consumer"), token="GROUP"),
-    opt(arg("count", "integer", token="COUNT")), opt(arg("milliseconds", "integer", token="BLOCK")),
+    opt(arg("count", "integer", token="COUNT")), opt(arg("maxcount", "integer", token="MAXCOUNT")),
+    opt(arg("maxsize", "integer", token="MAXSIZE")), opt(arg("milliseconds", "integer", token="BLOCK")),
     opt(arg("min-idle-time", "integer", token="CLAIM")), opt(token("NOACK")),
     block("streams", key("RO ACCESS", multiple=True), arg("id", multiple=True), token="STREAMS"),
     flags="write blocking movablekeys", traits="sign_of_life",
@@ -106,20 +108,27 @@ def _has_news(stream: Stream, group: Group, claim: int, now: int) -> bool:
 def _serve(ctx: Context, read: GroupReadArgs) -> list[KeyPart]:
     """Return the part of the reply for each key that has one. Raises CommandError."""
     parts: list[KeyPart] = []
+    limits = read.limits(ctx.session.proto)
     try:
         for number, name in enumerate(read.keys):
+            if limits is not None:
+                if limits.reached():
+                    break
+                limits.start(name)
             after = read.ids[number]
             stream, group = _find(ctx, name, read.group)
             ctx.touch(group)
             if after != NEW:
-                history = HistoryRead(read, name, after, ctx.now)
+                history = HistoryRead(read, name, after, ctx.now, limits)
                 while history.step(ctx):  # more than is_long() counted if the same call has delivered new entries
                     pass
                 part = history.part()
             else:
-                part = _deliver(ctx, read, name, stream, group)
+                part = _deliver(ctx, read, name, stream, group, limits)
             if part is not None:
                 parts.append(part)
+                if limits is not None:
+                    limits.end(part.count)
     except CommandError:
         for part in parts:
             part.close()
@@ -127,21 +136,27 @@ def _serve(ctx: Context, read: GroupReadArgs) -> list[KeyPart]:
     return parts
 
 
-def _deliver(ctx: Context, read: GroupReadArgs, key: bytes, stream: Stream, group: Group) -> KeyPart | None:
+def _deliver(
+    ctx: Context, read: GroupReadArgs, key: bytes, stream: Stream, group: Group, limits: ReplyLimits | None
+) -> KeyPart | None:
     """Deliver idle messages, with CLAIM, and new entries; None if there are none."""
     ks, now = ctx.ks, ctx.now
     consumer = consumer_of(ctx, key, stream, group, read.consumer)
     claimed = None if read.claim == NO_CLAIM else ClaimedElements()
     again: list[bytes] = []
+    count = read.count if limits is None else limits.most(read.count)
     if claimed is not None:
-        _claim(read, stream, group, now, claimed, again)
+        _claim(read, stream, group, now, claimed, again, count, limits)
     number = 0 if claimed is None else claimed.count
     offset, entries_read = group.offset, group.entries_read
     lo, hi = groupmutators.cursor(stream, group), 0
     new: list[bytes] = []
     place: StreamPosition | None = None
-    if lo < stream.next_ord and not 0 < read.count <= number:
-        hi = stream.after(lo, read.count - number) if read.count else stream.next_ord
+    if lo < stream.next_ord and not 0 < count <= number:
+        hi = stream.after(lo, count - number) if count else stream.next_ord
+        if limits is not None:
+            hi = limits.fit(stream, lo, hi, ENTRY_MORE if claimed is None else CLAIMED_MORE)
+    if lo < hi:
         place = stream.position_of(lo)
         new = stream.raw_ids(place, hi)
         last = int.from_bytes(new[-1], "big")
@@ -149,7 +164,7 @@ def _deliver(ctx: Context, read: GroupReadArgs, key: bytes, stream: Stream, grou
         entries_read = count_after(stream, group, len(new), first, last)
         offset = last
     elif not again:
-        return None
+        return KeyPart(key, stream, 0, 0) if limits is not None and limits.begun else None
     part: KeyPart | None = None
     if claimed is None:
         if new:
@@ -173,16 +188,17 @@ def _deliver(ctx: Context, read: GroupReadArgs, key: bytes, stream: Stream, grou
 
 
 def _claim(
-    read: GroupReadArgs, stream: Stream, group: Group, now: int, claimed: ClaimedElements, again: list[bytes]
+    read: GroupReadArgs, stream: Stream, group: Group, now: int, claimed: ClaimedElements, again: list[bytes],
+    count: int, limits: ReplyLimits | None,
 ) -> None:  # fmt: skip
-    """Find the messages that are idle for long enough, at most COUNT, oldest first: see add_claimed()."""
+    """Find the messages that are idle for long enough, at most ``count`` (0: all), oldest first: see add_claimed()."""
     row: PendingRow | None = None
-    latest, gone, most = max(0, now - read.claim), 0, read.count or ALL
+    latest, gone, most = max(0, now - read.claim), 0, count or ALL
     page = min(most, AT_ONCE)
     while gone < GONE_AT_ONCE and claimed.count < most:
         rows = group.pending.idle_before(latest, row, page)
-        gone += add_claimed(stream, group, rows, now, claimed, again, most)
-        if len(rows) < page:
+        gone += add_claimed(stream, group, rows, now, claimed, again, most, limits)
+        if len(rows) < page or (limits is not None and limits.reached()):
             break
         row = rows[-1]
         page = min(4 * page, AT_ONCE)  # so that deleted entries take fewer pages

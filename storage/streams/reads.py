@@ -25,6 +25,18 @@ FEW: Final = 4  # with up to this many IDs in a node, each is searched separatel
 SPARSE: Final = 8  # with more entries per ID than this, each ID is searched separately, too
 
 
+def begin_within(cuts: list[int], room: int, more: int) -> int:
+    """Return how many entries begin within ``room`` bytes (at least 1) if the ends of their wire forms are ``cuts`` and
+    each has ``more`` bytes in addition."""
+    count = len(cuts)
+    if count == 1 or cuts[count - 2] + more * (count - 1) < room:  # the common case
+        return count
+    number = 1
+    while cuts[number - 1] + more * number < room:
+        number += 1
+    return number
+
+
 class StreamReads(StreamNodes):
     """The base class of Stream that finds and reads entries."""
 
@@ -270,6 +282,19 @@ class StreamReads(StreamNodes):
             count = sealed.of_ord(hi - 1) - sealed.of_ord(lo) + 1
             bound = min(bound, count * sealed.largest_node)
         return size + bound
+
+    def fitting(self, lo: int, hi: int, room: int, more: int) -> tuple[int, int]:
+        """Return how many of the entries begin within ``room`` bytes, at least one, and the size of these. An entry
+        counts as ``more`` bytes longer than its wire form. Opens the nodes of the entries that fit."""
+        count = size = 0
+        for node, start, stop in self._spans(lo, hi):
+            cuts = node.cuts(start, stop)
+            number = begin_within(cuts, room - size, more)
+            count += number
+            size += cuts[number - 1] + more * number
+            if size >= room:
+                break
+        return count, size
 
     def at_hand(self, position: StreamPosition, hi: int, limit: int) -> bytes | None:
         """Return the wire form of the entries from a position to before ``hi``, if they are in one node.

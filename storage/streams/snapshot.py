@@ -63,6 +63,11 @@ class Snapshot:
         """Return the number of living entries in [lo, hi), a part of the range."""
         return hi - lo - (0 if self._tombstones is None else self._tombstones.count(lo, hi))
 
+    def after(self, count: int) -> int:
+        """Return the ordinal after the first ``count`` living entries."""
+        lo, tombstones = self._lo, self._tombstones
+        return lo + count if tombstones is None else tombstones.after(lo, count, self._hi)
+
     @property
     def memory_bytes(self) -> int:
         """The approximate memory, without nodes that are shared with the stream."""
@@ -107,6 +112,15 @@ class Snapshot:
                 for start, stop in ranges:
                     wires += node.each(start, stop)
                 yield wires
+        finally:
+            self.close()
+
+    def cuts(self) -> Iterator[list[int]]:
+        """Yield the ends of the living entries, oldest first, as offsets in each range of living entries of a node."""
+        try:
+            for node, ranges in self._parts():
+                for start, stop in ranges:
+                    yield node.cuts(start, stop)
         finally:
             self.close()
 

@@ -91,9 +91,19 @@ class Maker:
             return [*words, self.one(CONSUMERS)]
         return words if what == "DESTROY" else [*words, self.chance.choice(("0", self.entry()))]
 
+    def limits(self) -> list[str]:
+        """Of a whole reply; an entry has about 40 bytes."""
+        words = self.sometimes(0.25, "MAXCOUNT", str(self.chance.randint(1, 8)))
+        return words + self.sometimes(0.3, "MAXSIZE", str(self.chance.choice((1, 60, 100, 150, 250, 400))))
+
+    def xread(self) -> list[str]:
+        words = ["XREAD", *self.sometimes(0.4, "COUNT", str(self.chance.randint(1, 6))), *self.limits()]
+        keys = self.chance.choice(([self.key()], list(KEYS), [*KEYS, KEYS[0]]))
+        return [*words, "STREAMS", *keys, *(self.chance.choice(("0", self.entry())) for _ in keys)]
+
     def xreadgroup(self) -> list[str]:
         words = ["XREADGROUP", "GROUP", self.group(), self.one(CONSUMERS)]
-        words += self.sometimes(0.6, "COUNT", str(self.chance.randint(1, 6)))
+        words += self.sometimes(0.6, "COUNT", str(self.chance.randint(1, 6))) + self.limits()
         words += self.sometimes(0.45, "CLAIM", self.one((self.claim, *IDLE[1:]))) + self.sometimes(0.12, "NOACK")
         keys = self.chance.choice(([self.key()], [self.key()], list(KEYS)))
         return [*words, "STREAMS", *keys, *(self.chance.choice((">", ">", ">", "0", self.entry())) for _ in keys)]
@@ -133,9 +143,9 @@ class Maker:
             made += [["XGROUP", "CREATE", key, group, "0"] for group in GROUPS if self.odds(0.8)]
         kinds = (
             self.xadd, self.xtrim, self.xdel, self.xdelex, self.xackdel, self.xcfgset, self.xgroup, self.xreadgroup,
-            self.xack, self.xclaim, self.xautoclaim, self.xnack, self.xpending,
+            self.xread, self.xack, self.xclaim, self.xautoclaim, self.xnack, self.xpending,
         )  # fmt: skip
-        weights = (34, 4, 3, 5, 7, 1, 3, 22, 4, 5, 5, 8, 5)
+        weights = (34, 4, 3, 5, 7, 1, 3, 22, 6, 4, 5, 5, 8, 5)
         for _ in range(self.chance.randint(20, 120)):
             if self.odds(0.15):
                 made.append(["#", str(self.chance.choice((1, 4, 15, 15, 90, 1000)))])

@@ -1,4 +1,5 @@
-"""What Redis's documentation (8.6; XNACK: 8.8) says of streams, in dicts and lists: no index, no log, no slices.
+"""What Redis's documentation (8.6; XNACK: 8.8; MAXCOUNT and MAXSIZE: 8.10) says of streams, in dicts and lists: no
+index, no log, no slices.
 
 It answers the programs of ``newer.py``, in RESP2. What it is told is well formed; where a key or a group is missing it
 says ERROR, whatever the text is. Of several messages in one XNACK, tidelog says in which order they are given back: by
@@ -73,6 +74,42 @@ class Words:
         number = int(self.left[1])
         ids, self.left = self.left[2 : 2 + number], self.left[2 + number :]
         return [read(text) for text in ids]
+
+
+def size_of(reply: Any) -> int:
+    """The bytes of a reply in RESP2."""
+    if isinstance(reply, bytes):
+        return len(b"$%d\r\n" % len(reply)) + len(reply) + 2
+    if isinstance(reply, int):
+        return len(b":%d\r\n" % reply)
+    if reply is None:
+        return len(b"*-1\r\n")
+    return len(b"*%d\r\n" % len(reply)) + sum(map(size_of, reply))
+
+
+@dataclass
+class Budget:
+    """MAXCOUNT and MAXSIZE of one call."""
+
+    maxcount: int = 0
+    maxsize: int = 0
+    entries: int = 0
+    size: int = 0
+
+    def spent(self) -> bool:
+        if not self.entries:
+            return False
+        return 0 < self.maxcount <= self.entries or 0 < self.maxsize <= self.size
+
+    def head(self, key: str) -> None:
+        self.size += len(b"*2\r\n") + size_of(key.encode())
+
+    def add(self, element: Any) -> None:
+        self.entries += 1
+        self.size += size_of(element)
+
+    def tail(self, count: int) -> None:
+        self.size += len(b"*%d\r\n" % count)
 
 
 class Oracle:
@@ -239,11 +276,41 @@ class Oracle:
             found[1].pending.pop(read(text), None) is not None for text in words.left
         )  # fmt: skip
 
+    def xread(self, words: Words) -> Any:
+        count, budget = 0, Budget()
+        while option := words.option("COUNT", "MAXCOUNT", "MAXSIZE"):
+            if option == "COUNT":
+                count = int(words.next())
+            else:
+                setattr(budget, option.lower(), int(words.next()))
+        if budget.maxcount and budget.maxcount < count:
+            return ERROR
+        words.next()
+        half = len(words.left) // 2
+        reply = []
+        for key, after in zip(words.left[:half], words.left[half:], strict=True):
+            stream = self.keys.get(key, Stream())
+            later = [entry_id for entry_id in sorted(stream.entries) if entry_id > read(after)]
+            if budget.spent() or not later:
+                continue
+            budget.head(key)
+            found: list[Any] = []
+            for entry_id in later:
+                if budget.spent() or (count and len(found) == count):
+                    break
+                found.append([shown(entry_id), stream.entries[entry_id]])
+                budget.add(found[-1])
+            budget.tail(len(found))
+            reply.append([key.encode(), found])
+        return reply or None
+
     def xreadgroup(self, words: Words) -> Any:
         words.next()
-        name, consumer, count, claim, noack = words.next(), words.next(), 0, -1, False
-        while option := words.option("COUNT", "CLAIM", "NOACK"):
-            if option == "COUNT":
+        name, consumer, count, claim, noack, budget = words.next(), words.next(), 0, -1, False, Budget()
+        while option := words.option("COUNT", "CLAIM", "NOACK", "MAXCOUNT", "MAXSIZE"):
+            if option.startswith("MAX"):
+                setattr(budget, option.lower(), int(words.next()))
+            elif option == "COUNT":
                 count = int(words.next())
             elif option == "CLAIM":
                 claim = int(words.next())
@@ -252,50 +319,72 @@ class Oracle:
         words.next()
         half = len(words.left) // 2
         keys = words.left[:half]
+        if budget.maxcount and budget.maxcount < count:
+            return ERROR
         if any(key not in self.keys or name not in self.keys[key].groups for key in keys):
             return ERROR
         reply = []
         for key, after in zip(keys, words.left[half:], strict=True):
+            if budget.spent():
+                break
             stream = self.keys[key]
             group = stream.groups[name]
             group.consumers.add(consumer)
             if after != ">":
-                reply.append([key.encode(), self.history(stream, group, consumer, read(after), count)])
-                continue
-            found = [] if claim < 0 else self.claim(stream, group, consumer, claim, count)
-            if not count or len(found) < count:
-                new = self.new(stream, group, consumer, count - len(found) if count else len(stream.entries), noack)
-                found += [[*entry, 0, 0] for entry in new] if claim >= 0 else new
-            if found:
-                reply.append([key.encode(), found])
+                found = self.history(stream, group, consumer, read(after), count, budget, key)
+            else:
+                claims = claim >= 0 and any(
+                    one_id in stream.entries and self.is_idle(one, claim) for one_id, one in group.pending.items()
+                )
+                if not claims and not any(entry_id > group.last for entry_id in stream.entries):
+                    continue
+                budget.head(key)
+                found = self.claim(stream, group, consumer, claim, count, budget) if claims else []
+                if not count or len(found) < count:
+                    most = count - len(found) if count else len(stream.entries)
+                    found += self.new(stream, group, consumer, most, noack, budget, claim >= 0)
+            budget.tail(len(found))
+            reply.append([key.encode(), found])
         return reply or None
 
-    def history(self, stream: Stream, group: Group, consumer: str, after: Id, count: int) -> list[Any]:
+    def history(
+        self, stream: Stream, group: Group, consumer: str, after: Id, count: int, budget: Budget, key: str
+    ) -> list[Any]:
         found: list[Any] = []
+        budget.head(key)
         for entry_id, one in sorted(group.pending.items()):
+            if budget.spent():
+                break
             if one.owner == consumer and entry_id > after and (not count or len(found) < count):
                 found.append([shown(entry_id), stream.entries.get(entry_id)])
+                budget.add(found[-1])
                 if entry_id in stream.entries:
                     one.at, one.count = self.now, one.more()
         return found
 
-    def claim(self, stream: Stream, group: Group, consumer: str, idle: int, count: int) -> list[Any]:
+    def claim(
+        self, stream: Stream, group: Group, consumer: str, idle: int, count: int, budget: Budget
+    ) -> list[Any]:
         found: list[Any] = []
         waiting = sorted(group.pending.items(), key=lambda item: (item[1].owner is not None, item[1].at, item[0]))
         for entry_id, one in waiting:
-            if (count and len(found) == count) or not self.is_idle(one, idle):
+            if (count and len(found) == count) or not self.is_idle(one, idle) or budget.spent():
                 break
             if entry_id not in stream.entries:
                 continue
             found.append([shown(entry_id), stream.entries[entry_id], self.idle_of(one), one.count])
+            budget.add(found[-1])
             group.pending[entry_id] = Pending(consumer, self.now, one.more())
         return found
 
-    def new(self, stream: Stream, group: Group, consumer: str, most: int, noack: bool) -> list[Any]:
+    def new(
+        self, stream: Stream, group: Group, consumer: str, most: int, noack: bool, budget: Budget, claims: bool
+    ) -> list[Any]:
         found: list[Any] = []
         for entry_id in sorted(stream.entries):
-            if entry_id > group.last and len(found) < most:
-                found.append([shown(entry_id), stream.entries[entry_id]])
+            if entry_id > group.last and len(found) < most and not budget.spent():
+                found.append([shown(entry_id), stream.entries[entry_id], *([0, 0] if claims else [])])
+                budget.add(found[-1])
                 group.last = entry_id
                 if not noack:
                     group.pending[entry_id] = Pending(consumer, self.now, 1)
