@@ -3,7 +3,8 @@
     counters      INCR, DECR and related commands, INCRBYFLOAT
     expiry        EXPIRE, TTL, PERSIST and related commands
     keys          DEL, EXISTS, TYPE, TOUCH, KEYS, SCAN, RANDOMKEY, OBJECT
-    longdouble    the numbers of INCRBYFLOAT
+    increx        INCREX
+    longdouble    the numbers of INCRBYFLOAT and INCREX
     manystrings   MGET, MSET, MSETNX, MSETEX
     rename        RENAME, RENAMENX, COPY
     scripts       EVAL, EVALSHA, SCRIPT: the scripts of redis-py's Lock, and no others

@@ -1,4 +1,4 @@
-"""Numbers of INCRBYFLOAT as Redis computes them on x86: 64 bits of mantissa, printed with at most 17 decimals.
+"""Numbers of INCRBYFLOAT and INCREX as Redis computes them on x86: 64 bits of mantissa, at most 17 decimals.
 
 Python's floats have 53 bits, so 3.0e3 + 5.1 would be 3005.09999999999990905. This module rounds exact fractions
 instead. A number is a Fraction, or None if it is infinite.
@@ -17,6 +17,8 @@ _HIGHEST: Final = 16384  # numbers of at least this power of two are infinite
 _DECIMAL_RANGE: Final = 5000  # a power of ten beyond the range of numbers, in both directions
 _LONGEST: Final = 5 * 1024  # bytes of a number; a number of this length or more is refused
 _DECIMALS: Final = 17
+
+LARGEST: Final = Fraction((1 << _MANTISSA) - 1) * (1 << (_HIGHEST - _MANTISSA))  # the largest number
 
 _NUMBER: Final = re.compile(rb"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _INFINITE: Final = re.compile(rb"[+-]?inf(?:inity)?", re.IGNORECASE)

@@ -24,7 +24,7 @@ _TOO_LONG: Final = "ERR string exceeds maximum allowed size (proto-max-bulk-len)
 COMPARISONS: Final = (b"IFEQ", b"IFNE", b"IFDEQ", b"IFDNE")
 
 # ms per unit of the option, and whether it counts from now
-_EXPIRY_UNITS: Final = {b"EX": (1000, True), b"PX": (1, True), b"EXAT": (1000, False), b"PXAT": (1, False)}
+EXPIRY_UNITS: Final = {b"EX": (1000, True), b"PX": (1, True), b"EXAT": (1000, False), b"PXAT": (1, False)}
 
 EXPIRY: Final[tuple[Arg, ...]] = (
     arg("seconds", "integer", token="EX"),
@@ -62,7 +62,7 @@ class SetOptions:
         while at < len(argv):
             word = argv[at].upper()
             more = at + 1 < len(argv)
-            if word in _EXPIRY_UNITS and more and self.expiry in (b"", word):
+            if word in EXPIRY_UNITS and more and self.expiry in (b"", word):
                 self.expiry, self.time = word, argv[at + 1]
                 at += 1
             elif command != GETEX and word in (b"NX", b"XX") and self.condition in (b"", word):
@@ -80,9 +80,9 @@ class SetOptions:
 
     def expire_at(self, now: int, name: str) -> int:
         """Return the expiry in ms since epoch; 0 without EX, PX, EXAT and PXAT. Raises CommandError."""
-        if self.expiry not in _EXPIRY_UNITS:
+        if self.expiry not in EXPIRY_UNITS:
             return 0
-        unit, relative = _EXPIRY_UNITS[self.expiry]
+        unit, relative = EXPIRY_UNITS[self.expiry]
         return expiry(self.time, unit, now if relative else 0, name)
 
 

@@ -86,6 +86,8 @@ def argv_of(cmd: Command, data: st.DataObject | None, there: Choose) -> list[byt
         argv[3:] = [b"on"] * len(argv[3:])
     if cmd.name in ("shutdown", "failover") and b"ABORT" in argv:  # must be the only word, which the tree can't say
         argv = [argv[0], b"ABORT"]
+    if cmd.name == "increx" and b"PERSIST" in argv and b"ENX" in argv:  # nor that these exclude each other
+        argv.remove(b"ENX")
     return argv
 
 

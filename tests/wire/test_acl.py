@@ -134,6 +134,7 @@ ACCESS = {
     "MSETNX k v": "w",
     "INCRBY k 1": "rw",
     "INCRBYFLOAT k 1": "rw",
+    "INCREX k": "rw",
     "DECR k": "rw",
     "DECRBY k 1": "rw",
     "COPY k k": "rw",

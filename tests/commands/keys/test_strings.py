@@ -270,6 +270,8 @@ SCRIPT = """
     SETEX a 5 v|PSETEX b 5 v|GETSET a w|APPEND a x|APPEND c new|SETRANGE a 9 y|SETRANGE d 3 z|INCRBYFLOAT i 1.5
     MSETNX j 1 k 2|MSETEX 2 j 1 l 2 PX 700|RENAME j m|RENAMENX m o|RENAME s o|RENAME o s2|COPY a p|COPY l a REPLACE
     TAPPEND t f v|TREAD t 0 1 GROUP g 700 RETRY 5 0|RENAME t p|RENAME p p|RENAME l p|SET a v IFDNE 0000000000000000
+    INCREX q|INCREX q EX 100|INCREX q ENX PX 5|INCREX q UBOUND 3 BYINT 9 SATURATE|INCREX q PERSIST|INCREX q BYFLOAT .5
+    INCREX r BYFLOAT 1e3 PX 900|INCREX r BYFLOAT 1 LBOUND 2 EXAT 1
 """
 
 
@@ -298,6 +300,7 @@ def test_the_log_replays_to_the_same_state(c: Client) -> None:
         "PERSIST a", "DEL nokey", "TTL a", "TYPE a", "OBJECT IDLETIME a", "INCR a", "SET a x EX 0", "SCAN 0", "KEYS *",
         "TOUCH a", "RANDOMKEY", "GETRANGE a 0 1", "SUBSTR a 0 1", "DIGEST a", "RENAME a a", "RENAMENX a a",
         "COPY nokey a", "MSETNX a 1 b 2", "MSETEX 1 a 1 NX", "COPY a a", "INCRBYFLOAT a 1", "SETEX a 0 v",
+        "INCREX nokey UBOUND 0", "INCREX nokey BYFLOAT 1 UBOUND 0 EX 5", "INCREX a EX 5",
     ],
 )  # fmt: skip
 def test_commands_that_change_nothing_log_nothing(c: Client, line: str) -> None:
