@@ -13,6 +13,7 @@ from typing import Final
 
 from commands.context import Block, Chunks, Context, Reply, Slices
 from commands.parse import check_group_name
+from commands.streams import measured
 from commands.streams.elements import Elements, followed
 from commands.streams.newentries import NEW_AT_ONCE, NO_MORE, NewEntries
 from commands.streams.readargs import ReadPosition, TreadOptions
@@ -32,6 +33,7 @@ from storage.streams.stream import Stream
 # The maximum for a reader that has waited, and for a slice of a long read, which takes some milliseconds. (NEW_AT_ONCE
 # limits new entries with RETRY.)
 DUE_AT_ONCE: Final = 1000  # due messages
+NULL_BYTES: Final = 5  # size of the element of a message without an entry, for MAXBYTES
 NOTHING: Final[dict[int, None]] = {}
 
 
@@ -80,7 +82,7 @@ def read_group(ctx: Context, key: bytes, position: ReadPosition, options: TreadO
         groupmutators.set_group(ks, key, stream, name, group.offset, options.ttl, deadline)
     else:
         group.touch(served)
-    if options.count > DUE_AT_ONCE and _is_long(stream, group, options, served):
+    if (options.count > DUE_AT_ONCE or options.max_bytes) and _is_long(stream, group, options, served):
         read = ReadSlices(key, options, group, served)
         return Slices(read.step, True, read.close)
     reply = _serve_group(ctx, key, options, stream, group, options.block < 0, served)
@@ -92,15 +94,20 @@ def read_group(ctx: Context, key: bytes, position: ReadPosition, options: TreadO
 
 def _is_long(stream: Stream, group: Group, options: TreadOptions, served: int) -> bool:
     """Return whether to deliver in slices because the count is large and other clients should not wait."""
-    if group.pending.due_at(served) >= DUE_AT_ONCE:
+    if options.count > DUE_AT_ONCE and group.pending.due_at(served) >= DUE_AT_ONCE:
         return True
-    new = min(options.count, stream.count(groupmutators.cursor(stream, group), stream.next_ord))
-    return new > _at_once(new, options)
+    lo = groupmutators.cursor(stream, group)
+    new = min(options.count, stream.count(lo, stream.next_ord))
+    if new > _at_once(new, options):
+        return True
+    if options.max_bytes <= measured.MEASURED_AT_ONCE or not new:
+        return False
+    return stream.wire_size(lo, stream.after(lo, new)) > measured.MEASURED_AT_ONCE
 
 
 def _at_once(count: int, options: TreadOptions) -> int:
-    """Return how many of ``count`` new entries are delivered in one step: all, without RETRY."""
-    return NEW_AT_ONCE if count > NEW_AT_ONCE and options.flags & records.HAS_RETRY else count
+    """Return how many of ``count`` new entries are delivered in one step: all, without RETRY and MAXBYTES."""
+    return NEW_AT_ONCE if count > NEW_AT_ONCE and (options.flags & records.HAS_RETRY or options.max_bytes) else count
 
 
 class ReadSlices:
@@ -110,7 +117,7 @@ class ReadSlices:
     (``NewEntries``).
     """
 
-    __slots__ = ("_due", "_group", "_key", "_missing", "_started", "_new", "_options")
+    __slots__ = ("_due", "_group", "_key", "_missing", "_new", "_options", "_size", "_started")
 
     def __init__(self, key: bytes, options: TreadOptions, group: Group, started: int) -> None:
         self._key = key
@@ -118,6 +125,7 @@ class ReadSlices:
         self._group = group
         self._started = started  # the command's served time; messages that fall due later are left for the next read
         self._due: Elements | None = None  # the due messages delivered so far
+        self._size = 0  # size of the elements so far, with MAXBYTES
         self._missing = 0  # 1: entries that the group did not receive are missing [17]
         self._new: NewEntries | None = None  # None: new entries have not been reached
 
@@ -127,6 +135,10 @@ class ReadSlices:
             self._due.close()
         if self._new is not None:
             self._new.close()
+
+    def _full(self) -> bool:
+        """Return whether MAXBYTES allows no more elements."""
+        return 0 < self._options.max_bytes <= self._size
 
     def _count(self) -> int:
         """Return the number of elements so far, without new entries."""
@@ -148,9 +160,12 @@ class ReadSlices:
         if self._due is None:
             self._due = Elements(encode.null_array(ctx.session.proto))
         most = min(options.count - self._due.count, DUE_AT_ONCE)
-        due = _due_ids(ctx.ks, key, most, stream, group, ctx.now, self._started)
+        due = [] if self._full() else _due_ids(ctx.ks, key, most, stream, group, ctx.now, self._started)
         if not due:
             return False
+        if options.max_bytes:
+            due, size = _due_within(stream, due, options.max_bytes - self._size)
+            self._size += size
         gone = _add_due(stream, due, self._due)
         _deliver(ctx, key, options, stream, group, group.offset, [], due, gone)
         return True
@@ -158,6 +173,8 @@ class ReadSlices:
     def _deliver(self, ctx: Context, stream: Stream) -> bool:
         """Deliver some new entries. Returns False if there are no more."""
         group, new = self._group, self._new
+        if self._full():
+            return False
         if new is None:
             new = self._new = NewEntries(stream, group, self._options.count - self._count())
             if group.offset < stream.evicted_to:  # [17] (a)
@@ -168,6 +185,11 @@ class ReadSlices:
         if hi == NO_MORE:
             return False
         lo = groupmutators.cursor(stream, group)
+        if self._options.max_bytes:
+            room = min(self._options.max_bytes - self._size, measured.MEASURED_AT_ONCE)
+            number, size = stream.fitting(lo, hi, room, 0)
+            hi = stream.after(lo, number)
+            self._size += size
         _deliver_new(ctx, self._key, self._options, stream, group, stream.position_of(lo), hi, [], {})
         return new.delivered(stream, group, lo, hi)
 
@@ -199,6 +221,9 @@ def _serve_group(
     count = options.count
     most = min(count, DUE_AT_ONCE)
     due = _due_ids(ctx.ks, key, most, stream, group, ctx.now, served)
+    size = 0
+    if options.max_bytes and due:
+        due, size = _due_within(stream, due, options.max_bytes)
     old = Elements(encode.null_array(proto)) if due else None
     gone = NOTHING if old is None else _add_due(stream, due, old)
     lo = groupmutators.cursor(stream, group)
@@ -206,6 +231,9 @@ def _serve_group(
     new = stream.count(lo, hi)
     if new > NEW_AT_ONCE:
         new = _at_once(new, options)
+        hi = stream.after(lo, new)
+    if options.max_bytes and new:
+        new = 0 if size >= options.max_bytes else stream.fitting(lo, hi, options.max_bytes - size, 0)[0]
         hi = stream.after(lo, new)
     if len(due) == most < count:  # there may be more due messages; new entries come after all of them
         hi, new = lo, 0
@@ -281,6 +309,17 @@ def _add_due(stream: Stream, ids: list[int], elements: Elements) -> dict[int, No
             elements.add_gone()
             gone[entry_id] = None
     return gone
+
+
+def _due_within(stream: Stream, due: list[int], limit: int) -> tuple[list[int], int]:
+    """Return the due messages that begin within ``limit`` bytes, at least one, and the size of these."""
+    size = 0
+    for number, entry_id in enumerate(due):
+        if size >= limit and number:
+            return due[:number], size
+        wire = stream.find(entry_id)
+        size += NULL_BYTES if wire is None else len(wire)
+    return due, size
 
 
 def _due_ids(ks: Keyspace, key: bytes, count: int, stream: Stream, group: Group, now: int, served: int) -> list[int]:

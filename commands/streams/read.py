@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from commands.context import Block, Chunks, Context, Reply
+from commands.context import Block, Chunks, Context, Reply, Slices
 from commands.declare import arg, batch, block, command, key, opt
+from commands.streams import measured
 from commands.streams.groupread import read_group
+from commands.streams.measured import MeasuredRange, MeasuredRead
 from commands.streams.readargs import ReadPosition, TreadOptions, deadletter_at, read_options
 from commands.streams.replies import entries_reply, info_element
 from resp import reply as encode
@@ -24,6 +26,7 @@ def _has_group(argv: list[bytes]) -> bool:
 
 @command(
     "TREAD", key("RW ACCESS UPDATE"), arg("last-id"), arg("count", "integer"),
+    opt(arg("bytes", "integer", token="MAXBYTES")),
     opt(arg("milliseconds", "integer", token="BLOCK")),
     opt(block("group", arg("name", token="GROUP"), arg("ttl-ms", "integer"))),
     opt(block(
@@ -42,6 +45,10 @@ def tread(ctx: Context, argv: list[bytes]) -> Reply:
     stream = ctx.ks.read_stream(argv[1], ctx.now)
     if position.from_now and stream is not None:
         position.ms, position.seq = stream.last_ms, stream.last_seq
+    if options.max_bytes > measured.MEASURED_AT_ONCE and stream is not None:
+        long = _measured(ctx, position, options, stream)
+        if long is not None:
+            return Slices(long.step, False, long.close)
     reply = _serve_plain(ctx, position, options, stream, options.block < 0)
     if reply is not None:
         return reply
@@ -101,6 +108,7 @@ class PlainRead(Block):
         return (
             mine.ms == its.ms and mine.seq == its.seq and mine.from_now == its.from_now and mine.zero == its.zero
             and self.options.count == other.options.count and self.options.with_info == other.options.with_info
+            and self.options.max_bytes == other.options.max_bytes
         )  # fmt: skip
 
 
@@ -114,10 +122,31 @@ def _serve_plain(
         place = stream.seek(position.id + 1)
         lo = place.ordinal
         hi = stream.after(lo, options.count)
+        if options.max_bytes and lo < hi:
+            hi = stream.after(lo, stream.fitting(lo, hi, options.max_bytes, 0)[0])
     elif not options.with_info:  # the usual reply to a reader that polls
         return None if options.count and not anyway else encode.EMPTY_ARRAY
     if lo >= hi and options.count and not anyway:
         return None
+    head, extra = _head(ctx, position, options, stream)
+    new = hi - lo if stream is None else stream.count(lo, hi)
+    return entries_reply(new + extra, head, stream, place, hi)
+
+
+def _measured(ctx: Context, position: ReadPosition, options: TreadOptions, stream: Stream) -> MeasuredRead | None:
+    """Return a read whose entries are measured in slices, None if it is not long."""
+    if not position.before(stream):
+        return None
+    lo = stream.seek(position.id + 1).ordinal
+    hi = stream.after(lo, options.count)
+    if lo >= hi or stream.wire_size(lo, hi) <= measured.MEASURED_AT_ONCE:
+        return None
+    head, extra = _head(ctx, position, options, stream)
+    return MeasuredRead(MeasuredRange(stream, lo, hi), head, extra, options.max_bytes)
+
+
+def _head(ctx: Context, position: ReadPosition, options: TreadOptions, stream: Stream | None) -> tuple[bytes, int]:
+    """Return the elements before the entries, and their number."""
     head, extra = b"", 0
     if options.with_info:
         head, extra = info_element(stream, ctx.session.proto), 1
@@ -130,5 +159,4 @@ def _serve_plain(
     ):
         head += encode.null_array(ctx.session.proto)  # [17] (a): entries in between no longer exist
         extra += 1
-    new = hi - lo if stream is None else stream.count(lo, hi)
-    return entries_reply(new + extra, head, stream, place, hi)
+    return head, extra

@@ -1,7 +1,7 @@
 """TREAD's arguments: the reader's position, and the options.
 
-    TREAD key last-id count [BLOCK ms] [GROUP name ttl] [RETRY retry-ms expire-ms [MAXDELIVERIES n] [DEADLETTER key]]
-    [WITHINFO]
+    TREAD key last-id count [MAXBYTES bytes] [BLOCK ms] [GROUP name ttl]
+          [RETRY retry-ms expire-ms [MAXDELIVERIES n] [DEADLETTER key]] [WITHINFO]
 """
 
 from __future__ import annotations
@@ -17,20 +17,24 @@ from storage.model.timers import NEVER
 from storage.streams.stream import Stream
 
 # number of words of an option, including itself
-WORDS: Final = {b"WITHINFO": 1, b"BLOCK": 2, b"GROUP": 3, b"RETRY": 3, b"MAXDELIVERIES": 2, b"DEADLETTER": 2}
+WORDS: Final = {
+    b"WITHINFO": 1, b"MAXBYTES": 2, b"BLOCK": 2, b"GROUP": 3, b"RETRY": 3, b"MAXDELIVERIES": 2, b"DEADLETTER": 2,
+}  # fmt: skip
 
 
 class TreadOptions:
     """TREAD's arguments after the ID, parsed. Immutable. Times in ms."""
 
     __slots__ = (
-        "block", "count", "deadletter", "expire", "flags", "group", "max_deliveries", "retry", "ttl", "with_info",
+        "block", "count", "deadletter", "expire", "flags", "group", "max_bytes", "max_deliveries", "retry", "ttl",
+        "with_info",
     )  # fmt: skip
 
     def __init__(self, key: bytes, words: list[bytes]) -> None:
         self.count = integer(words[0])
         if self.count < 0:
             raise CommandError(errors.NOT_POSITIVE)
+        self.max_bytes = 0  # the size of the entries, which the last one can exceed; 0: no limit
         self.block = -1  # -1: don't wait; 0: no timeout
         self.group = b""  # empty: none
         self.ttl = 0
@@ -61,6 +65,11 @@ class TreadOptions:
         if word == b"WITHINFO":
             self.with_info = True
             return 0
+        if word == b"MAXBYTES" and left >= 1:
+            self.max_bytes = integer(words[0])
+            if self.max_bytes <= 0:
+                raise CommandError(errors.BAD_MAXBYTES)
+            return 1
         if word == b"BLOCK" and left >= 1:
             self.block = timeout_ms(words[0])
             return 1

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from commands import slicing
-from commands.redis_streams import claim, delete, groups, info, longread, pending, readgroup, sizedread, trimming
-from commands.streams import newentries
+from commands.redis_streams import claim, delete, groups, info, longread, pending, readgroup, trimming
+from commands.streams import measured, newentries
 from respserver.execution import slices
 from respserver.testing import HandClock, RunningServer
 from tests.wire.rawclient import Raw
@@ -110,7 +110,7 @@ def test_random_programs_in_slices(hand: RunningServer, c: Raw, monkeypatch: pyt
     monkeypatch.setattr(slices, "TURN_NS", 1)
     for module in (slicing, claim, delete, groups, info, longread, pending, readgroup, trimming):
         monkeypatch.setattr(module, "AT_ONCE", 2)
-    monkeypatch.setattr(sizedread, "MEASURED_AT_ONCE", 90)
+    monkeypatch.setattr(measured, "MEASURED_AT_ONCE", 90)
     for each in (newentries, longread):
         monkeypatch.setattr(each, "NEW_AT_ONCE", 2)
     pair, seed = Pair(hand, c), first_seed()

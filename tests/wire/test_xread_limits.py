@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from commands.redis_streams import sizedread
+from commands.streams import measured
 from respserver.execution import slices
 from respserver.testing import RunningServer, nothing_waits
 from tests.waiting import eventually
@@ -242,7 +242,7 @@ def test_large_reads_agree_with_small_steps(c: Raw, monkeypatch: pytest.MonkeyPa
         for words in ((), ("COUNT", 600), ("MAXCOUNT", 900))
     ]
     at_once = [c(*words) for words in calls]
-    monkeypatch.setattr(sizedread, "MEASURED_AT_ONCE", 0)
+    monkeypatch.setattr(measured, "MEASURED_AT_ONCE", 0)
     assert [c(*words) for words in calls] == at_once
     assert len({len(str(reply)) for reply in at_once}) > 8
 

@@ -204,6 +204,7 @@ def tread(
     last_id: IdLike = NEW,
     count: int = 100,
     *,
+    max_bytes: int | None = None,
     block: int | None = None,
     group: Name | None = None,
     ttl: int = 0,
@@ -215,6 +216,8 @@ def tread(
 ) -> Call[Batch]:
     """Read up to ``count`` entries after ``last_id`` (excluded); without it, only new entries.
 
+    max_bytes: no entry is added once the entries have this size; at least one is returned. The size is that on the
+        wire, including the lengths of fields and values.
     block: wait up to this many ms for the first entry, 0 = without limit. If none arrives, the batch is empty and its
         ``timed_out`` is True.
     group, ttl: share the stream with the other readers of this group: each entry is delivered to one of them. The
@@ -228,6 +231,8 @@ def tread(
     Raises TypeError for ``expire``, ``max_deliveries`` or ``deadletter`` without ``retry``.
     """
     args: list[Value] = ["TREAD", key, id_text(last_id), count]
+    if max_bytes is not None:
+        args += ("MAXBYTES", max_bytes)
     if block is not None:
         args += ("BLOCK", block)
     if group is not None:
