@@ -60,7 +60,7 @@ TABLE: list[tuple[Call[Any], str, list[tuple[Any, Any]]]] = [
         [([], Batch()), ([ROW_A, ROW_B], Batch([EA, EB])), ([None, ROW_A, None], Batch([MISSING, EA, MISSING]))],
     ),
     (calls.tread("k", A, 5, block=0), "TREAD k 5.0 5 BLOCK 0", [(None, Batch(timed_out=True))]),
-    (calls.tread("k", A, 5, max_bytes=6, block=0), "TREAD k 5.0 5 MAXBYTES 6 BLOCK 0", [(None, Batch(timed_out=True))]),
+    (calls.tread("k", A, 5, max_bytes=6), "TREAD k 5.0 5 MAXBYTES 6", [([ROW_A], Batch([EA]))]),
     (
         calls.tread("k", "0", 5, with_info=True),
         "TREAD k 0 5 WITHINFO",
