@@ -231,6 +231,31 @@ def test_a_large_maxsize_is_measured_in_slices(
 
 
 @pytest.mark.interpreted
+@pytest.mark.parametrize(
+    ("change", "left"),
+    [
+        (("DEL", "b"), None), (("XTRIM", "b", "MAXLEN", 0), None), (("XTRIM", "b", "MAXLEN", 10), 10),
+        (("XADD", "b", "*", "f", "new"), 20),
+    ],
+)  # fmt: skip
+def test_a_key_that_changes_before_it_is_reached(
+    c: Raw, connect: Connect, hand: RunningServer, monkeypatch: pytest.MonkeyPatch, change: tuple[str | int, ...],
+    left: int | None,
+) -> None:  # fmt: skip
+    """Entries that are gone are not in the reply, nor are those that were added."""
+    monkeypatch.setattr(slices, "TURN_NS", 1)
+    other = connect()
+    many(c)
+    c("TMAPPEND", "b", "FIELDS", 1, "f", "VALUES", *range(20))
+    old = ids({b"b": c("XRANGE", "b", "-", "+")})[b"b"]
+    Steps(hand, monkeypatch, lambda turn: other.send(*change) if turn == 1 else None)
+    reply = ids(c("XREAD", "MAXSIZE", 1 << 40, "STREAMS", "a", "b", 0, 0))
+    assert len(reply[b"a"]) == MANY
+    assert reply.get(b"b") == (None if left is None else old[20 - left :])
+    assert hand.call(lambda: hand.server.data.disk.store.view.pins) == 0
+
+
+@pytest.mark.interpreted
 def test_large_reads_agree_with_small_steps(c: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same calls, measured at once and in slices, over deleted entries and several nodes."""
     for key in "ab":
