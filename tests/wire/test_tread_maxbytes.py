@@ -75,7 +75,7 @@ def test_redelivered_messages_and_new_entries_share_the_limit(hand: RunningServe
     c("XDEL", "s", entries[1][0])
     read = ("TREAD", "s", 0, 9, *RETRY, "MAXBYTES")
     hand.advance(1000)
-    assert c(*read, 1) == entries[:1]
+    assert c(*read, size_of(entries[0])) == entries[:1]
     assert c(*read, size_of(entries[2])) == [None, entries[2]]  # the null has 5 bytes
     assert c(*read, 1) == entries[3:4]
     hand.advance(1000)
