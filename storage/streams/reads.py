@@ -287,7 +287,7 @@ class StreamReads(StreamNodes):
         """Return how many of the entries begin within ``room`` bytes, at least one, and the size of these. An entry
         counts as ``more`` bytes longer than its wire form. Opens the nodes of the entries that fit."""
         count = size = 0
-        for node, start, stop in self._spans(lo, hi):
+        for node, start, stop in self.spans(lo, hi):
             cuts = node.cuts(start, stop)
             number = begin_within(cuts, room - size, more)
             count += number
