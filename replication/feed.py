@@ -9,7 +9,7 @@ Rule 2: while a feed is live, ``position`` is the log's end after each tick: liv
 replica does not read them, the feed returns to catching up from the journal, so data for a slow replica is on disk and
 not in memory.
 Rule 3: only data in this server's log is sent. If replies wait for replicas, it is sent before it is synced. A replica
-then has more than its leader if the leader's machine fails in the meantime, as under everysec.
+then has more than its leader while the sync fails, or if the leader's machine fails in the meantime.
 Rule 4: the journal must be retained from log offset ``needs`` on.
 Rule 5: a replica of an earlier version is sent only the data that it can read (``formats``), and nothing after that.
 Rule 6: a replica has at most what it was sent. If it acknowledges more, or something that is not a log offset, it is
@@ -46,6 +46,7 @@ from resp.exact import ExactDecoder
 AT_ONCE = 1 << 20  # maximum bytes that are read from the log at a time, and that may wait in the socket's buffer
 JOINED = 1 << 16  # bytes from which a batch is not copied to be written together with its header
 PIECE = 1 << 16  # bytes of a piece of a copy; a tick of the leader may have to wait until one is prepared
+UNSYNCED_SECONDS = 0.05  # between two checks of whether this server has synced the last batch that was sent
 LONGEST_REQUEST = 1 << 16  # maximum bytes of a request
 
 T = TypeVar("T")
@@ -384,6 +385,9 @@ class ReplicaFeed(asyncio.Protocol):
         while True:
             await self._room.wait()
             disk = self.owner.disk  # the log may have been reopened
+            if self.position > disk.offset:  # the batch that was sent last could not be synced, and will be retried
+                await asyncio.sleep(UNSYNCED_SECONDS)
+                continue
             batches = disk.recent(self.position, AT_ONCE)
             if batches is None:
                 batches = await self._in_thread(disk.read, self.position, AT_ONCE)

@@ -200,6 +200,13 @@ class Replicas(ServerPart):
         if self._outgrown:
             self._check_format(session, self._outgrown)
 
+    def _check_not_ahead(self, offset: int) -> None:
+        """Refuse a replica that has a batch that this server has sent and can't sync. Raises CommandError."""
+        if offset > self.disk.offset and self._ticks.stalled:
+            raise CommandError(
+                "ERR this server's disk does not accept a batch that the replica may have: the replica will reconnect"
+            )
+
     def _check_format(self, session: Session, needed: int) -> None:
         """Refuse a replica that can't read format ``needed``, in which it will be sent the log. Raises CommandError."""
         who, _ = self.announced(session)
@@ -226,6 +233,7 @@ class Replicas(ServerPart):
         """
         who, conn = self.announced(session)
         self.check_readable(session)
+        self._check_not_ahead(offset)
         name = self._member_name(who)
         if who.copy_only or not self._may_continue(replid, offset, who):
             if offset > 0 and not who.copy_only:
@@ -406,7 +414,11 @@ class Replicas(ServerPart):
         """Send a batch that has become durable, or that is being synced, to the feeds that it was not yet sent to."""
         for feed in [*self._connections]:  # a feed that can't read the batch is removed
             if feed.live and feed.position <= offset:
-                feed.live_batch(offset, batch)
+                try:
+                    feed.live_batch(offset, batch)
+                except Exception as error:  # noqa: BLE001 - the batch must become durable, and reach the others
+                    self._logger.trace("Bug while sending a batch to a replica", error)
+                    feed.cut(f"a batch can't be sent: {error!r}")
 
     def ask(self) -> None:
         if not self._requested:

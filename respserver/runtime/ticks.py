@@ -361,11 +361,11 @@ class Ticks:
                 client.kill()
 
     def _all_confirmed(self) -> bool:
-        return self.confirmation.confirmed() >= self._data.disk.offset
+        return self.confirmation.confirmed() >= self.log_end()
 
     def _release_confirmed(self, clients: list[TickClient]) -> None:
         """Send the replies of a tick if everything that it could see is confirmed, otherwise withhold them."""
-        offset = self._data.disk.offset
+        offset = self.log_end()  # memory has the effects of stalled batches
         confirmed = self.confirmation.confirmed() if self._needed else EVERYTHING
         if self._withholding.since() is not None:
             self._release_withheld(confirmed)

@@ -72,6 +72,43 @@ def test_a_batch_whose_sync_fails_is_sent_once(slow: Node, servers: Cluster, tmp
     assert slow.syncs == syncs  # the replica did not have to connect again
 
 
+def test_a_read_that_sees_a_batch_whose_sync_fails_waits(slow: Node, servers: Cluster, tmp_path: Path) -> None:
+    replica = servers.node(of=slow.port)
+    wait_until(lambda: in_sync(slow, replica), "a first sync")
+    slow("CONFIG", "SET", "replica-acks", 1)
+    slow("SET", "k", "old")
+    with Raw(slow.port) as writer, Raw(slow.port) as reader, Raw(slow.port) as idle:
+        (tmp_path / "fail").touch()
+        writer.send("SET", "k", "new")
+        wait_until(lambda: slow.logged("can't be made durable"), "the leader noticed")
+        reader.send("GET", "k")
+        for _ in range(20):
+            assert idle("PING") == b"PONG"
+        assert reader.nothing_yet()
+        (tmp_path / "fail").unlink()
+        assert writer.read() == b"OK"
+        assert reader.read() == b"new"
+
+
+def test_a_replica_that_reconnects_meanwhile_needs_no_copy(slow: Node, servers: Cluster, tmp_path: Path) -> None:
+    proxy = servers.proxy(slow)
+    replica = servers.node(of=proxy.port)
+    wait_until(lambda: in_sync(slow, replica), "a first sync")
+    slow("CONFIG", "SET", "replica-acks", 1)
+    before, (copies, _) = replica.offset, slow.syncs
+    with Raw(slow.port) as writer:
+        (tmp_path / "fail").touch()
+        writer.send("SET", "k", "v")
+        wait_until(lambda: replica.offset > before, "the replica has the batch")
+        wait_until(lambda: slow.logged("can't be made durable"), "the leader noticed")
+        proxy.cut()
+        wait_until(lambda: replica.logged("the replica will reconnect"), "the leader refused it for now")
+        (tmp_path / "fail").unlink()
+        assert writer.read() == b"OK"
+    assert_same(slow, replica)
+    assert slow.syncs[0] == copies
+
+
 def test_without_replica_acks_it_is_sent_after_the_sync(slow: Node, servers: Cluster, tmp_path: Path) -> None:
     replica = servers.node(of=slow.port)
     wait_until(lambda: in_sync(slow, replica), "a first sync")
