@@ -93,9 +93,6 @@ class Handover(MemberPart):
         if feed is None or target not in self.in_sync.names:
             self.abort("it is disconnected or no longer in the in-sync set")
             return
-        if self.in_sync.damaged(target):
-            self.abort("its store is damaged")
-            return
         settled = not (data.ks.log or self._ticks.stalled or self._ticks.withheld_since() is not None)
         if not settled or feed.on_disk != data.disk.offset:
             feed.alive(wanted=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -168,6 +169,10 @@ def test_only_a_copy_that_fits_is_accepted(path: Path, twin: Stream) -> None:
         node.ms[3], node.ms[4] = node.ms[4], node.ms[3]
         with pytest.raises(RepairError, match="other IDs"):
             replace(log.store, key, seal(node))
+        seq = array("Q", [0, 2, 1, *range(3, 10)])
+        wrong = Node(51, array("Q", bytes(80)), seq, node.ends, node.wire)
+        with pytest.raises(RepairError, match="other IDs"):
+            replace(log.store, key, seal(wrong))
         twin.delete([53], 54 << 64)
         with pytest.raises(RepairError, match="lacks entries that were deleted later"):
             replace(log.store, key, node_for(asked, twin))

@@ -56,6 +56,9 @@ def test_a_member_that_is_damaged_while_it_joins_does_not_join() -> None:
     assert server.in_sync.wanted("L")[0] == {"L"}
     server.in_sync.heard(a)
     assert server.in_sync.wanted("L")[0] == {"L"}
+    server.written(2000)
+    server.in_sync.recount()
+    assert server.in_sync.confirmed() == 2000  # replies do not wait for it any more
 
 
 def test_damage_of_another_directory_does_not_count() -> None:

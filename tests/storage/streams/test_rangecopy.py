@@ -97,6 +97,9 @@ def test_entries_that_are_alive_are_copied(data: st.DataObject) -> None:
 
 
 def test_nothing_alive(stream: Stream) -> None:
+    stream.evict_before(45)
+    assert range_copy(stream, 40, 99 << 64, 10) is None  # the IDs of evicted entries precede those of living ones
+    assert range_copy(stream, 40, 41 << 64, 10) is not None
     stream.evict_before(50)
     assert range_copy(stream, 30, 31 << 64, 20) is None
     assert range_copy(stream, 30, 31 << 64, 0) is None
