@@ -189,12 +189,14 @@ def withdraw(state: ServerGroupState, name: str, now: int, why: str) -> ServerGr
     return _changed(replace(state, in_sync=rest), now, f"in sync: -{name}", why)
 
 
-def remove(state: ServerGroupState, name: str, now: int) -> ServerGroupState:
-    """Remove a member from the group. Raises GroupStateError."""
+def remove(state: ServerGroupState, name: str, now: int, vacant: int = 0) -> ServerGroupState:
+    """Remove a member from the group. ``vacant``: the epoch whose leader, which can be removed, no longer leads; 0:
+    unknown. Raises GroupStateError."""
     if name not in state.members:
         raise GroupStateError(f"the group has no member {name}: it has {', '.join(sorted(state.members))}")
-    if name == state.leader:
+    if name == state.leader and vacant != state.epoch:
         raise GroupStateError(f"{name} is the leader: hand over first (tidelog group failover)")
+    leader = state.leader if name != state.leader else ""  # a new member with this name must not seem to be appointed
     members = {each: record for each, record in state.members.items() if each != name}
     in_sync = tuple(each for each in state.in_sync if each != name)
     if not in_sync:
@@ -203,5 +205,6 @@ def remove(state: ServerGroupState, name: str, now: int) -> ServerGroupState:
             " under another name"
         )
     return _changed(
-        replace(state, members=members, in_sync=in_sync), now, f"{name} was removed", "tidelog group remove"
+        replace(state, leader=leader, members=members, in_sync=in_sync), now, f"{name} was removed",
+        "tidelog group remove",
     )

@@ -4,8 +4,8 @@ Rule 1: a member creates the leader's key before it changes the epoch, so no oth
 Rule 2: the candidate with the longest log wins. Among equals, the first name wins. Each candidate closes its connection
 to the old leader before it publishes the length of its log. Candidates wait only briefly for a live member that has
 published no length, because all members of the in-sync set have all acknowledged data.
-Rule 3: a member whose store is damaged does not lead if another member of the in-sync set can: it is not a candidate.
-The only member of the set leads even if its store is damaged.
+Rule 3: a member whose store is damaged does not lead if another member of the in-sync set can, or may return. It leads
+only if the stores of all members of the set are damaged, and all of them are candidates.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Election(MemberPart):
     async def without_leader(self, state: ServerGroupState) -> float:
         """Decide once. Returns as ``GroupDecisions.step``. Raises CoordinatorError, GroupStateError, CommandError."""
         appointed = state.leader == self.name and state.epoch == self._standing.appointed != self._standing.led
-        if appointed and self._unfit(state) is None:
+        if appointed and self._unfit() is None and not self._data.disk.scrub.damaged:
             await self._take_over(state)
         elif self.name in state.in_sync:
             if state.leader != self.name and await self.store.presence(state.leader) is not None:
@@ -60,32 +60,34 @@ class Election(MemberPart):
             )
         return 0.0
 
-    def _unfit(self, state: ServerGroupState) -> str | None:
+    def _unfit(self) -> str | None:
         """Return why this member can't lead now; None if it can."""
         if self._gates.loading or self._link.syncing:
             return "its data is being replaced"
         if not self._ticks.writable:
             return "its disk accepts no writes"
-        others = [name for name in state.in_sync if name != self.name]
-        if self._data.disk.scrub.damaged and others:  # Rule 3
-            return f"its store is damaged (see the log), so it waits for {', '.join(others)}"
         return None
 
     async def _campaign(self, state: ServerGroupState) -> None:
         """Compete for the lead; the epoch is unchanged while the leader's key is free (Rules 1 and 2)."""
         self._standing.phase = "campaigning"
-        unfit = self._unfit(state)
+        unfit = self._unfit()
         if unfit is not None:
             raise GroupStateError(f"there is no leader, and this member can't lead: {unfit}")
         if self._standing.led != state.epoch:  # a leader whose lease has expired has no link
             self._roles.unfollow()
         if not self._ticks.settle():
             raise GroupStateError("there is no leader, and this member can't lead: its disk accepts no writes")
-        end = self._data.disk.offset
-        await self.presence.candidate(state.epoch, end)
+        own = self._data.disk.offset, self._data.disk.scrub.damaged > 0
+        await self.presence.candidate(state.epoch, *own)
         until = self._loop.time() + self._patience
         others = [name for name in state.in_sync if name != self.name]
-        while await self._must_wait(others, state.epoch, end) and self._loop.time() < until:
+        if own[1] and not await self._all_damaged(others, state.epoch):
+            raise GroupStateError(
+                "there is no leader, and this member can't lead: its store is damaged (see the log), so it waits for"
+                f" {', '.join(others)}"
+            )
+        while await self._must_wait(others, state.epoch, *own) and self._loop.time() < until:
             await asyncio.sleep(SHORT_WAIT)
             if await self.store.leader() is not None:
                 return
@@ -108,13 +110,23 @@ class Election(MemberPart):
 
         await self._standing.lead(await self._standing.certain(lambda: self.store.change(decide)), epoch)
 
-    async def _must_wait(self, others: list[str], epoch: int, end: int) -> bool:
+    async def _all_damaged(self, others: list[str], epoch: int) -> bool:
+        """Return whether all these members are candidates with damaged stores (Rule 3)."""
+        for name in others:
+            found = await self.store.presence(name)
+            if found is None or found[0].vacant != epoch or not found[0].damaged:
+                return False
+        return True
+
+    async def _must_wait(self, others: list[str], epoch: int, end: int, damaged: bool) -> bool:
         """Return whether another candidate is better, or a live member has not yet published the length of its log."""
         for name in others:
             found = await self.store.presence(name)
             if found is None:
                 continue
             other = found[0]
+            if other.vacant == epoch and other.damaged > damaged:
+                continue
             if other.vacant != epoch or (-other.end, name) < (-end, self.name):
                 return True
         return False

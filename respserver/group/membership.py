@@ -249,7 +249,9 @@ class GroupMembership(ServerPart):
         try:
             if await self.store.presence(name) is not None:
                 return f"ERR {name} is running: stop it first"
-            await self.store.change(lambda state: document.remove(state, name, self._clock.now()))
+            state = await self.store.read()
+            vacant = state.epoch if state is not None and await self.store.leader() is None else 0
+            await self.store.change(lambda state: document.remove(state, name, self._clock.now(), vacant))
         except GroupStateError as error:
             return f"ERR {error}"
         except CoordinatorError as error:

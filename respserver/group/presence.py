@@ -75,9 +75,9 @@ class MemberPresence:
         while not self._version:
             await self._publish(self._own)
 
-    async def candidate(self, epoch: int, end: int) -> None:
+    async def candidate(self, epoch: int, end: int, damaged: bool) -> None:
         """Publish that this member is a candidate to succeed the leader of an epoch. Raises CoordinatorError."""
-        own = replace(self._own, vacant=epoch, end=end)
+        own = replace(self._own, vacant=epoch, end=end, damaged=damaged)
         if own != self._own:
             await self._publish(own)
 

@@ -32,11 +32,13 @@ class Presence:
     process: str  # identifies one start of the member
     vacant: int = 0  # the epoch whose leader it is a candidate to succeed; 0: it is not a candidate
     end: int = 0  # the end of its log then
+    damaged: bool = False  # its store is damaged then
 
     def encode(self) -> bytes:
         """Return the JSON document."""
         return json.dumps({
             "id": self.id, "address": self.address, "process": self.process, "vacant": self.vacant, "end": self.end,
+            "damaged": self.damaged,
         }).encode()  # fmt: skip
 
 

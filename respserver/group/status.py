@@ -140,8 +140,8 @@ def _damage(group: GroupMembership, state: ServerGroupState) -> list[str]:
     found = []
     if group.damaged:
         found.append(
-            "the store of this member is damaged: until the damage is repaired, it leads only if no other member is in"
-            " sync; see its log (Scrub)"
+            "the store of this member is damaged: until the damage is repaired, it leads only if the stores of all"
+            " members in sync are damaged; see its log (Scrub)"
         )
     if group.in_sync.leading:
         found += [

@@ -137,3 +137,54 @@ def test_a_damaged_member_is_no_candidate(servers: Cluster) -> None:
     leader.thaw()
     wait_until(lambda: group.leader() is leader, "the undamaged one leads")
     wait_until(lambda: members(leader) == {group.name(leader)}, "the damaged one leaves")
+
+
+def damaged_follower(group: Group, node: Node) -> None:
+    """Damage a member while its leader is frozen, and let a read find it."""
+    damage(node, 55)
+    with Raw(node.port) as raw:
+        raw.send("TRANGE", "s", "-", "+", "COUNT", 60)
+        wait_until(lambda: scrub(node)["damaged"] == 1, "the damage is found")
+
+
+def filled(servers: Cluster, number: int) -> tuple[Group, Node, list[Node]]:
+    """A group whose members all have 200 entries in their stores, its leader, and the others."""
+    group = Group(servers, number, **SMALL, scrub_rate=0, min_in_sync=1)
+    leader = group.wait()
+    fill(leader)
+    others = group.others(leader)
+    wait_until(lambda: all(node.offset == leader.offset for node in others), "all have everything")
+    for node in others:
+        node("SAVE")
+    return group, leader, others
+
+
+def test_a_lost_leader_can_be_removed_so_that_a_damaged_member_leads(servers: Cluster) -> None:
+    group, leader, (other,) = filled(servers, 2)
+    assert other.say("TMEMBER", "REMOVE", group.name(leader)) == f"ERR {group.name(leader)} is running: stop it first"
+    leader.freeze()
+    damaged_follower(group, other)
+    leader.kill()
+    wait_until(lambda: "its store is damaged" in status(other)["problem"], "it does not lead")
+    wait_until(lambda: other.say("TMEMBER", "REMOVE", group.name(leader)) == b"OK", "the lost leader is removed")
+    wait_until(lambda: group.leader() is other, "the damaged member leads")
+    assert other("XLEN", "s") == 200
+    assert other("SET", "k", "v")
+    leader.start()
+    wait_until(lambda: group.leader() is leader, "it joins again, and leads because its store is not damaged")
+    assert leader("GET", "k") == b"v"
+    assert leader("XLEN", "s") == 200
+
+
+def test_damaged_members_lead_once_no_undamaged_one_can_return(servers: Cluster) -> None:
+    group, leader, others = filled(servers, 3)
+    leader.freeze()  # it can't remove them from the set
+    for node in others:
+        damaged_follower(group, node)
+    leader.kill()
+    wait_until(lambda: all("its store is damaged" in status(node)["problem"] for node in others), "none leads")
+    assert group.leader() is None
+    wait_until(lambda: others[0].say("TMEMBER", "REMOVE", group.name(leader)) == b"OK", "the lost leader is removed")
+    new = wait_until(lambda: group.leader(), "one of them leads")
+    assert new is not None
+    assert new("XLEN", "s") == 200

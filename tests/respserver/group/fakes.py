@@ -145,7 +145,7 @@ class Member(Server):
         self.data.follower = False
         self.calls.append("lead")
 
-    async def candidate(self, epoch: int, end: int) -> None:
+    async def candidate(self, epoch: int, end: int, damaged: bool) -> None:
         self.calls.append(f"candidate {end}")
 
     async def create(self, state: ServerGroupState) -> None:

@@ -97,6 +97,11 @@ def test_removal() -> None:
         document.remove(state, "m3", 5)
     with pytest.raises(GroupStateError, match="m1 is the leader: hand over first"):
         document.remove(state, "m1", 5)
+    with pytest.raises(GroupStateError, match="m1 is the leader"):
+        document.remove(state, "m1", 5, state.epoch - 1)
+    vacant = document.remove(state, "m1", 5, state.epoch)
+    assert (vacant.leader, sorted(vacant.members), vacant.in_sync) == ("", ["m2"], ("m2",))
+    assert document.elect(vacant, "m2", 6, "a test").leader == "m2"
 
 
 def test_the_only_member_in_sync_is_not_removed() -> None:
