@@ -8,6 +8,7 @@
 
 The other parts are in directories by subject. Each directory imports only from those before it in this list:
 ``config``, ``observe``, ``runtime``, ``clients``, ``execution``, ``roles``, ``group``, ``maintenance``.
+``metrics`` uses ``reporting``, too.
 """
 
 __version__ = "0.1.0"  # a test compares it with pyproject.toml

@@ -21,7 +21,7 @@ from respserver.execution.blocking import Blocking
 from respserver.maintenance.checkpoints import Checkpoints
 from respserver.maintenance.scrubbing import Scrubbing
 from respserver.observe import info
-from respserver.observe.clienttotals import ClientWalk
+from respserver.observe.clienttotals import ClientTotals, ClientWalk
 from respserver.observe.info import ServerStats
 from respserver.observe.streamtotals import StreamWalk
 from respserver.roles.roles import Roles
@@ -59,7 +59,7 @@ class Reporting(ServerPart):
         self._run_id = os.urandom(20).hex()
 
     def info(self, sections: list[str]) -> str:
-        return info.render(self._stats(), sections)
+        return info.render(self.stats(self._clients(), self._walk), sections)
 
     def ready(self, sections: list[str]) -> bool:
         """Process some of the clients, some of the changed groups, and, if INFO with these sections needs their totals,
@@ -71,15 +71,18 @@ class Reporting(ServerPart):
         return self._walk.more(self._data.ks)
 
     def memory(self) -> dict[str, int]:
-        return info.memory_stats(self._stats())
+        return info.memory_stats(self.stats(self._clients(), self._walk))
 
-    def _stats(self) -> ServerStats:
+    def _clients(self) -> ClientTotals:
+        return self._client_walk.take(self._sources.clients.all())
+
+    def stats(self, clients: ClientTotals, walk: StreamWalk) -> ServerStats:
+        """Return the state from which INFO is rendered."""
         config, data, sources = self._config, self._data, self._sources
         return ServerStats(
             now=self._clock.now(), started=self._started, run_id=self._run_id, roles=sources.roles.stats(),
             loading=self._gates.loading, cluster=config.cluster_enabled, config=config.value, keyspace=data.ks,
-            clients=self._client_walk.take(sources.clients.all()),
-            counters=self._counters, walk=self._walk, saves=sources.checkpoints.saves,
+            clients=clients, counters=self._counters, walk=walk, saves=sources.checkpoints.saves,
             rewrites=sources.checkpoints.rewrites, rewrite_scheduled=sources.checkpoints.rewrite_scheduled,
             scrub=sources.scrubbing.stats(), log=data.log_stats(),
             log_offset=data.disk.offset, write_error=self._gates.unwritable or None,

@@ -39,6 +39,7 @@ from respserver.execution.slices import Slicing
 from respserver.execution.transactions import Transactions
 from respserver.maintenance.checkpoints import Checkpoints
 from respserver.maintenance.scrubbing import Scrubbing
+from respserver.metrics.exporter import MetricsExporter
 from respserver.observe.logs import Logger
 from respserver.observe.slowlog import Timings
 from respserver.observe.stats import Counters
@@ -149,6 +150,11 @@ class RespServer:
         if config.group:
             self._build_group(parts, coordination)
         self.checkpoints = Checkpoints(parts, retain=self.replicas.moved_on, ended=self.blocking.acknowledged)
+        self._build_reports(parts)
+        self._build_connections(parts)
+        self.clients.on_leave += [self.pubsub.drop, self._unwatch, self.monitors.remove, self.tracking.disable]
+
+    def _build_reports(self, parts: RuntimeParts) -> None:
         self.stats = Reporting(
             parts,
             ReportSources(
@@ -156,13 +162,15 @@ class RespServer:
                 self.memory, self.tracking,
             ),
         )  # fmt: skip
-        self._build_connections(parts)
-        self.clients.on_leave += [self.pubsub.drop, self._unwatch, self.monitors.remove, self.tracking.disable]
+        self.metrics = MetricsExporter(
+            parts, self.clients, self.users, self.stats, lambda: None if self.group is None else self.group.status()
+        )
 
     def _build_connections(self, parts: RuntimeParts) -> None:
         self._admission = Admission(parts, self.clients, self.users)
-        self._limits, self._sockets = OutputLimits(self.config), (
-            Sockets(self._loop, self.ticks) if AVAILABLE else None
+        self._limits, self._sockets = (
+            OutputLimits(self.config),
+            (Sockets(self._loop, self.ticks) if AVAILABLE else None),
         )
         services = ConnectionServices(
             parts, RequestProcessor(parts, self.dispatcher, self._limits), self._limits, self._sockets,
@@ -208,6 +216,7 @@ class RespServer:
             self.served_time.update()
             self._unrename = rename(self.config.rename_command)
             await self.listeners.open()
+            self.metrics.watch()
             self.roles.start()
             if self.membership is not None:
                 self.membership.start()
@@ -495,6 +504,7 @@ class RespServer:
         self._close()
 
     def _close(self) -> None:
+        self.metrics.close()
         if self._sockets is not None:
             self._sockets.close()
         self.data.close()

@@ -31,6 +31,7 @@ _CUMULATIVE: dict[str, Callable[[list[str], Value], Value]] = {
 }  # fmt: skip
 _ONE_WORD: dict[str, Callable[[str], Value]] = {
     "yesno": parse_yes_no, "string": str, "host": lambda word: parse_host(word) if word else word,
+    "pattern": valuetypes.parse_pattern,
     "events": lambda word: show_classes(parse_classes(word)), "acks": valuetypes.parse_acks,
 }  # fmt: skip
 
@@ -39,7 +40,7 @@ class Directive(NamedTuple):
     """One directive: how words become its value, how the value is shown, and its documentation.
 
     ``kind`` is one of yesno, integer, memory, octal, enum, string, host, words, hosts, percentiles, save, limits,
-    renames, users, leader, acks. ``default`` is text, as in a file.
+    renames, users, leader, acks, pattern. ``default`` is text, as in a file.
 
     ``fixed`` is not empty if tidelog supports only one value. It determines the effect of another value: ``"warn"``
     logs a warning and keeps the default; ``"no-set"`` does the same, but CONFIG SET fails, because clients would rely
@@ -138,6 +139,7 @@ class Directive(NamedTuple):
             "acks": "a number, or `insync`",
             "octal": "a file mode in octal",
             "string": "text",
+            "pattern": "a glob pattern",
             "host": "a host name or an address",
             "words": "words",
             "percentiles": "numbers from 0 to 100",
@@ -376,6 +378,19 @@ _OBSERVATION = (
     Directive("tracking-table-max-keys", "integer", "1000000",
               "Maximum number of keys that the server remembers for CLIENT TRACKING; beyond it, clients are notified "
               "to drop the oldest. 0: no limit."),
+    Directive("metrics-port", "integer", "0",
+              "TCP port on which `GET /metrics` returns metrics for Prometheus; 0: none. See "
+              "[monitoring.md](monitoring.md).", high=65535),
+    Directive("metrics-bind", "hosts", "127.0.0.1 -::1",
+              "Addresses of `metrics-port`, in the notation of `bind`. The metrics have no password: clients can "
+              "read the names of streams and groups. An address that is not loopback is refused as long as "
+              "`protected-mode` refuses clients from other machines."),
+    Directive("metrics-keys", "integer", "100",
+              "Number of streams whose metrics, and those of their groups, are exported: the largest ones.",
+              high=10_000),
+    Directive("metrics-key-pattern", "pattern", "",
+              "Only streams whose keys match this pattern are exported, at most `metrics-keys` of them; empty: all "
+              "streams."),
 )
 
 _REPLICATION = (

@@ -104,6 +104,10 @@ class Values:
     latency_monitor_threshold: int  # ms; 0 off
     notify_keyspace_events: str  # letters, see ``storage.keyspace.events``; "": none
     tracking_table_max_keys: int  # 0: no limit
+    metrics_port: int  # 0: none
+    metrics_bind: list[str]  # as ``bind``
+    metrics_keys: int
+    metrics_key_pattern: str  # "": all streams
     # replication
     replicaof: list[str]  # host, port; []: a leader. Changed by REPLICAOF
     masterauth: str  # "": none
@@ -144,7 +148,7 @@ class Values:
         self.ignored: dict[str, str] = {}  # configured directives that are ignored: name -> value
         for directive in DIRECTIVES.values():
             text = directive.default
-            words = directive.split(text) if text or directive.kind in ("string", "host", "events") else []
+            words = directive.split(text) if text or directive.kind in ("string", "host", "events", "pattern") else []
             self._put(directive, {} if directive.kind in ("renames", "users") else directive.parse(words, {}))
         self.dir = os.path.abspath(self.dir)
 
@@ -216,9 +220,10 @@ class Values:
             except ValueError as exc:
                 raise ConfigError(str(exc), line) from None
         self._check_group("replica-acks" in given)
+        self.check_metrics(self._open())
         for reason, names in useless.items():
             self.warnings.append(f"Ignored: {', '.join(names)} ({reason})")
-        if not self.protected_mode and self._open() and not all(map(_is_loopback, self.bind)):
+        if not self.protected_mode and self._open() and not all(map(is_loopback, self.bind)):
             self.warnings.append(OPEN_TO_ALL)
 
     def _check_group(self, acks: bool) -> None:
@@ -244,6 +249,29 @@ class Values:
             )
         if self.replica_acks > 0:
             raise ConfigError("replica-acks must be insync or 0 in a server group")
+
+    def check_metrics(self, no_password: bool) -> None:
+        """Raise ConfigError if the directives of the metrics contradict others. ``no_password``: whether clients need
+        none."""
+        if self.metrics_key_pattern and not self.metrics_keys:
+            raise ConfigError(
+                "metrics-key-pattern has no effect while metrics-keys is 0: set metrics-keys to the maximum number of "
+                "streams, or remove the pattern"
+            )
+        if not self.metrics_port:
+            return
+        if not self.metrics_bind:
+            raise ConfigError("metrics-bind is empty: set an address, or set metrics-port 0 to turn the metrics off")
+        for name, port in (("port", self.port), ("tls-port", self.tls_port)):
+            if self.metrics_port == port:
+                raise ConfigError(f"metrics-port and {name} are both {port}: set metrics-port to another port")
+        far = [address for address in self.metrics_bind if not is_loopback(address)]
+        if far and self.protected_mode and no_password:
+            raise ConfigError(
+                f"metrics-bind {far[0]} is not a loopback address, and protected mode refuses other machines as long "
+                "as no password is set: set metrics-bind to a loopback address, set a password with requirepass, or set "
+                "protected-mode no"
+            )
 
     def _open(self) -> bool:
         """Return whether clients need no password, according to these lines."""
@@ -273,7 +301,8 @@ def _may_be_empty(name: str) -> bool:
     return directive is not None and directive.kind in ("words", "hosts", "percentiles", "save")
 
 
-def _is_loopback(address: str) -> bool:
+def is_loopback(address: str) -> bool:
+    """Return whether an address of ``bind`` is a loopback address."""
     address = address.removeprefix("-")
     return address.startswith("127.") or address in ("::1", "localhost")
 

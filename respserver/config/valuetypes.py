@@ -9,10 +9,14 @@ import re
 from math import nan
 from typing import NamedTuple, cast
 
+from commands.glob import check_length
 from commands.parse import is_host
+from resp.errors import CommandError
 from respserver.config.conffile import parse_memory
 
 GROUP_NAME = re.compile(r"[0-9A-Za-z._:@-]{1,64}", re.ASCII)  # the name of a server group, or of a member
+_ESCAPED = re.compile(r"\\.", re.DOTALL)
+_CLASS = re.compile(r"\[[^\]]*\]")
 INSYNC = -1  # the value of ``replica-acks insync``
 LISTS = frozenset(("words", "hosts", "percentiles", "save", "limits", "leader"))  # kinds of several words
 _CLIENT_CLASSES = {"normal": "normal", "slave": "replica", "replica": "replica", "pubsub": "pubsub"}
@@ -69,6 +73,23 @@ def parse_host(text: str) -> str:
     """
     if not is_host(text):
         raise ValueError("Invalid host name or address")
+    return text
+
+
+def parse_pattern(text: str) -> str:
+    """Return the text if it is a complete glob pattern. Raises ValueError.
+
+    Commands accept incomplete patterns, as in Redis. Here, nobody would see that the pattern does not match as meant.
+    """
+    try:
+        check_length(text.encode("utf-8", "surrogateescape"))
+    except CommandError as error:
+        raise ValueError(str(error).removeprefix("ERR ")) from None
+    rest = _ESCAPED.sub("", text)
+    if rest.endswith("\\"):
+        raise ValueError("the pattern ends with a backslash, which escapes nothing: write '\\\\' for a backslash")
+    if "[" in _CLASS.sub("", rest):
+        raise ValueError("the pattern has a '[' without ']': add the ']', or write '\\[' for the character itself")
     return text
 
 

@@ -1,7 +1,7 @@
 """All metrics of the server, each declared once.
 
-docs/monitoring.md lists them; ``scripts/metrics_reference.py`` writes the list. Rules for names, as Prometheus has them:
-a counter ends with ``_total``, and a metric with a unit ends with the unit (``_seconds``, ``_bytes``, before
+docs/monitoring.md lists them; ``scripts/metrics_reference.py`` writes the list. The names follow Prometheus: a counter
+ends with ``_total``, and a metric with a unit ends with the unit (``_seconds``, ``_bytes``, before
 ``_total``). A number that can decrease without a restart of the server is a gauge. CONFIG RESETSTAT sets some counters
 to zero, which Prometheus treats like a restart.
 """
@@ -32,10 +32,17 @@ def _counter(name: str, text: str, *labels: str) -> MetricFamily:
     return MetricFamily(f"tidelog_{name}_total", COUNTER, text, labels)
 
 
-# fmt: off  -- to be read as a table
 _SERVER = (
-    _gauge("server_info", "Always 1; the labels describe the server.", "version", "redis_version", "mode", "role",
-           "compiled", "appendfsync"),
+    _gauge(
+        "server_info",
+        "Always 1; the labels describe the server.",
+        "version",
+        "redis_version",
+        "mode",
+        "role",
+        "compiled",
+        "appendfsync",
+    ),
     _gauge("uptime_seconds", "Time since the server started."),
     _gauge("loading", "1 while the data is being replaced by a copy of the leader's data."),
     _counter("cpu_seconds", "CPU time of the server and of its child processes.", "mode", "process"),
@@ -68,8 +75,12 @@ _COMMANDS = (
     _counter("command_seconds", "Duration of all calls of a command.", "command"),
     _counter("command_rejected", "Calls that were refused before they ran.", "command"),
     _counter("command_failed", "Calls that returned an error.", "command"),
-    MetricFamily("tidelog_command_duration_seconds", HISTOGRAM,
-                 "Durations of the calls of a command, while latency-tracking is yes.", ("command",)),
+    MetricFamily(
+        "tidelog_command_duration_seconds",
+        HISTOGRAM,
+        "Durations of the calls of a command, while latency-tracking is yes.",
+        ("command",),
+    ),
     _counter("error_replies", "Error replies."),
     _counter("errors", "Error replies by code.", "code"),
     _counter("network_bytes", "Bytes from and to clients.", "direction"),
@@ -163,8 +174,9 @@ _REPLICATION = (
     _gauge("replication_backlog_max_bytes", "The directive repl-backlog-size."),
     _gauge("replication_backlog_first_offset_bytes", "The oldest log offset from which a replica can continue."),
     _gauge("replication_backlog_bytes", "Bytes of records in the replication backlog."),
-    _counter("replication_syncs", "Requests of replicas, by result: a full copy, a continuation, or a refused one.",
-             "result"),
+    _counter(
+        "replication_syncs", "Requests of replicas, by result: a full copy, a continuation, or a refused one.", "result"
+    ),
     _counter("replication_bytes", "Bytes of replication links.", "direction"),
     _counter("log_truncations", "How often this server deleted the end of its log to follow a new leader."),
     _gauge("leader_link_up", "On a replica: 1 if the link to the leader is up."),
@@ -180,8 +192,13 @@ _REPLICATION = (
     _gauge("replica_priority", "On a replica: its priority for Sentinel; 0: it must not become the leader."),
 )
 _SERVER_GROUP = (
-    _gauge("server_group_info", "Always 1; the labels name the server group, this member, and its phase.", "group",
-           "member", "phase"),
+    _gauge(
+        "server_group_info",
+        "Always 1; the labels name the server group, this member, and its phase.",
+        "group",
+        "member",
+        "phase",
+    ),
     _gauge("server_group_epoch", "The epoch of the server group."),
     _gauge("server_group_has_leader", "1 if this member knows the leader of the server group."),
     _gauge("server_group_members", "Members of the server group."),
@@ -205,15 +222,24 @@ _STREAM = (
 )
 _GROUP = (
     _gauge("group_lag_entries", "Entries after the position of the group.", "stream", "group"),
-    _gauge("group_lag_seconds", "Age of the oldest entry after the position of the group; 0 if there is none.",
-           "stream", "group"),
+    _gauge(
+        "group_lag_seconds",
+        "Age of the oldest entry after the position of the group; 0 if there is none.",
+        "stream",
+        "group",
+    ),
     _gauge("group_pending_messages", "Pending messages of the group.", "stream", "group"),
-    _gauge("group_oldest_pending_seconds", "Age of the oldest pending entry of the group; 0 if there is none.",
-           "stream", "group"),
+    _gauge(
+        "group_oldest_pending_seconds",
+        "Age of the oldest pending entry of the group; 0 if there is none.",
+        "stream",
+        "group",
+    ),
     _counter("group_redelivered", "Redeliveries of the group.", "stream", "group"),
     _counter("group_expired", "Messages that left the pending list unacknowledged.", "stream", "group"),
-    _counter("group_dead_letters", "Those of these messages that were moved to a dead-letter stream.", "stream",
-             "group"),
+    _counter(
+        "group_dead_letters", "Those of these messages that were moved to a dead-letter stream.", "stream", "group"
+    ),
     _gauge("group_consumers", "Consumers of the group.", "stream", "group"),
     _gauge("group_blocked_readers", "Clients that wait for entries of the group.", "stream", "group"),
 )
@@ -225,7 +251,6 @@ _METRICS = (
     _gauge("metrics_snapshot_seconds", "Time of the event loop for this text."),
     _gauge("metrics_longest_step_seconds", "The longest step of the event loop for this text."),
 )
-# fmt: on
 
 SECTIONS: Final[tuple[tuple[str, tuple[MetricFamily, ...]], ...]] = (
     ("Streams", _STREAM),

@@ -412,8 +412,14 @@ _SECTIONS: dict[str, tuple[str, Callable[[ServerStats], Fields]]] = {
     "keyspace": ("Keyspace", _keyspace),
     "streams": ("Streams", _streams),
 }
+SECTION_NAMES = tuple(_SECTIONS)
 SUMS = {"all", "default", "everything", "memory", "streams"}  # sections that need totals over all streams
 _NOT_DEFAULT = {"commandstats", "latencystats"}
+
+
+def fields(stats: ServerStats, section: str) -> Fields:
+    """Yield the fields of a section, whose name is in SECTION_NAMES, with their values."""
+    return _SECTIONS[section][1](stats)
 
 
 def render(stats: ServerStats, sections: list[str]) -> str:
@@ -431,8 +437,8 @@ def render(stats: ServerStats, sections: list[str]) -> str:
         else:
             wanted.add(name)
     parts = []
-    for name, (title, fields) in _SECTIONS.items():
+    for name, (title, found) in _SECTIONS.items():
         if name in wanted:
-            lines = "".join([f"{key}:{value}\r\n" for key, value in fields(stats)])
+            lines = "".join([f"{key}:{value}\r\n" for key, value in found(stats)])
             parts.append(f"# {title}\r\n{lines}")
     return "\r\n".join(parts)

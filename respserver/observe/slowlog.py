@@ -111,10 +111,11 @@ class Histogram:
         u >= 16:   shift * 8 + (u >> shift)                  shift = bit_length(u) - 4
     """
 
-    __slots__ = ("_counts", "calls")
+    __slots__ = ("_counts", "calls", "usec")
 
     def __init__(self) -> None:
         self.calls = 0
+        self.usec = 0  # total duration
         self._counts: list[int] = []  # calls in each bucket, up to the last bucket in use
 
     def note(self, usec: int, calls: int = 1) -> None:
@@ -129,6 +130,19 @@ class Histogram:
             counts.extend([0] * (bucket + 1 - len(counts)))
         counts[bucket] += calls
         self.calls += calls
+        self.usec += usec * calls
+
+    def below(self, limits: list[int]) -> list[int]:
+        """Return, for each of these powers of two (microseconds, ascending), the number of calls that took less."""
+        found: list[int] = []
+        seen = bucket = 0
+        counts = self._counts
+        for limit in limits:
+            while bucket < len(counts) and _upper(bucket) < limit:
+                seen += counts[bucket]
+                bucket += 1
+            found.append(seen)
+        return found
 
     def percentile(self, percent: float) -> float:
         """Return the microseconds within which ``percent`` of the calls ended (end of a bucket); 0.0 without calls."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from time import perf_counter
 
+from storage.groups.group import Group
 from storage.keyspace.keyspace import Keyspace
 from storage.streams.stream import Stream
 
@@ -22,6 +24,21 @@ class StreamTotals:
     expired: int = 0
     deadlettered: int = 0
     redelivered: int = 0
+
+    def add(self, stream: Stream) -> None:
+        """Add a stream without its groups."""
+        self.streams += 1
+        self.entries += stream.length
+        self.entries_added += stream.entries_added
+        self.nodes += stream.node_count
+
+    def add_groups(self, groups: Iterable[Group]) -> None:
+        for group in groups:
+            self.groups += 1
+            self.pending += len(group.pending)
+            self.expired += group.expired
+            self.deadlettered += group.deadlettered
+            self.redelivered += group.redelivered
 
 
 class StreamWalk:
@@ -57,7 +74,8 @@ class StreamWalk:
         for key in keys:
             value = ks.keys[key]
             if isinstance(value, Stream):
-                _add(self._partial, value)
+                self._partial.add(value)
+                self._partial.add_groups(value.groups.values())
         ended = perf_counter()
         self._spent += ended - began
         if self._cursor:
@@ -65,16 +83,3 @@ class StreamWalk:
         self._totals, self._partial = self._partial, None
         self._taken_at, self._cost = ended, self._spent
         return True
-
-
-def _add(totals: StreamTotals, stream: Stream) -> None:
-    totals.streams += 1
-    totals.entries += stream.length
-    totals.entries_added += stream.entries_added
-    totals.nodes += stream.node_count
-    for group in stream.groups.values():
-        totals.groups += 1
-        totals.pending += len(group.pending)
-        totals.expired += group.expired
-        totals.deadlettered += group.deadlettered
-        totals.redelivered += group.redelivered

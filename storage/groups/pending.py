@@ -379,7 +379,7 @@ class PendingTable(RangeTable):
         return other
 
     def lowest(self) -> int | None:
-        raw = self._ids.first()
+        raw = self._fresh[0] if self._fresh else self._ids.first()
         return int.from_bytes(raw, "big") if raw else None
 
     def highest(self) -> int | None:

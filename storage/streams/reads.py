@@ -12,6 +12,7 @@ from typing import Final
 
 from resp.errors import DamagedNodeError
 from storage.model.ids import raw_id
+from storage.nodes import appendlist
 from storage.nodes.coded import CodedNode
 from storage.nodes.node import Node
 from storage.nodes.packed import AnyNode, PackedNode
@@ -138,6 +139,9 @@ class StreamReads(StreamNodes):
 
     def first_id(self) -> int:
         """Return the ID of the oldest living entry, 0 if there is none."""
+        listed = self._append_list
+        if listed is not None and self._active is None and self.first_ord == self._active_ord:
+            return appendlist.first_id(listed)  # without joining the list, which makes later appends slower
         return self.id_at(self.first_ord) if self.first_ord < self.next_ord else 0
 
     def newest_id(self) -> int:
