@@ -269,8 +269,8 @@ class Values:
         if far and self.protected_mode and no_password:
             raise ConfigError(
                 f"metrics-bind {far[0]} is not a loopback address, and protected mode refuses other machines as long "
-                "as no password is set: set metrics-bind to a loopback address, set a password with requirepass, or set "
-                "protected-mode no"
+                "as no password is set: set metrics-bind to a loopback address, set a password with requirepass, or set"
+                " protected-mode no"
             )
 
     def _open(self) -> bool:

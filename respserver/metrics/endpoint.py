@@ -66,7 +66,7 @@ class MetricsEndpoint:
         self._clients: set[MetricsClient] = set()
         self._asked_at = 0.0  # when the snapshot in progress was requested; 0.0: none is
         self._lock = threading.Lock()
-        self._text: Text | None = None  # delivered and not yet formatted
+        self._delivered: list[Text | None] = []  # at most one, which is not formatted yet
         self._closing = False
         self._thread: threading.Thread | None = None
 
@@ -79,10 +79,10 @@ class MetricsEndpoint:
         self._thread = threading.Thread(target=self._run, name="tidelog-metrics", daemon=True)
         self._thread.start()
 
-    def deliver(self, text: Text) -> None:
-        """Pass the text of the requested snapshot."""
+    def deliver(self, text: Text | None) -> None:
+        """Pass the text of the requested snapshot; None: it failed, and the log has the reason."""
         with self._lock:
-            self._text = text
+            self._delivered = [text]
         self._wake()
 
     def close(self) -> None:
@@ -111,8 +111,8 @@ class MetricsEndpoint:
                 else:
                     self._serve(key.data)
             with self._lock:
-                text, self._text = self._text, None
-            if text is not None:
+                delivered, self._delivered = self._delivered, []
+            for text in delivered:
                 self._asked_at = 0.0
                 self._answer(text)
             self._close_late()
@@ -175,22 +175,28 @@ class MetricsEndpoint:
                 self._asked_at = time.monotonic()
                 self._request()
 
-    def _answer(self, text: Text) -> None:
+    def _answer(self, text: Text | None) -> None:
         """Format the text, and send it to all clients that wait."""
+        body = None if text is None else self._body(text)
+        for client in [client for client in self._clients if client.waiting]:
+            if body is None:
+                self._reply(client, "500 Internal Server Error", b"the log of the server has the reason\n")
+            else:
+                self._reply(client, "200 OK", body, kind=CONTENT_TYPE)
+
+    def _body(self, text: Text) -> bytes | None:
+        """Return the text; None if it failed, or if the endpoint is being closed."""
         parts = []
-        status, kind = "200 OK", CONTENT_TYPE
         try:
             for piece in text():
                 parts.append(piece)
                 time.sleep(REST)  # Rule 3
                 if self._closing:
-                    return
+                    return None
         except Exception as error:  # noqa: BLE001 - a bug, which must not end the thread
             self._on_bug(error)
-            status, kind, parts = "500 Internal Server Error", "text/plain", [b"the log has the reason\n"]
-        body = b"".join(parts)
-        for client in [client for client in self._clients if client.waiting]:
-            self._reply(client, status, body, kind=kind)
+            return None
+        return b"".join(parts)
 
     def _reply(
         self, client: MetricsClient, status: str, body: bytes, more: str = "", kind: str = "text/plain"

@@ -162,9 +162,11 @@ class MetricsExporter(ServerPart):
     def _end(self, snapshot: Snapshot, error: Exception | None) -> None:
         run, self._run = self._run, None
         endpoint, selection = self._endpoint, self._selection
+        if endpoint is None or run is None:
+            return
         if error is not None:
             self._logger.trace("Bug in the metrics", error)
-        if endpoint is None or run is None:
+            endpoint.deliver(None)
             return
         samples = snapshot.samples
         samples["metrics_streams_exported"].append(((), snapshot.streams))

@@ -1,0 +1,140 @@
+"""The HTTP server of ``/metrics``: requests, limits, and slow clients."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from respserver.metrics import endpoint
+from respserver.testing import RunningServer, start_in_thread
+from tests.respserver.metrics.scraping import answer, scrape
+from tests.waiting import eventually
+from tests.wire.rawclient import Raw
+from tidelog.testing import free_port
+
+GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port()
+
+
+@pytest.fixture
+def running(port: int) -> Iterator[RunningServer]:
+    with start_in_thread(metrics_port=str(port)) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (GET, b"200 OK"),
+        (b"GET /metrics?x=1 HTTP/1.0\n\n", b"200 OK"),
+        (b"GET / HTTP/1.1\r\n\r\n", b"404 Not Found"),
+        (b"POST /metrics HTTP/1.1\r\n\r\n", b"405 Method Not Allowed"),
+        (b"\r\n\r\n", b"400 Bad Request"),
+        (b"*1\r\n$4\r\nPING\r\n\r\n\r\n", b"400 Bad Request"),
+        (b"GET /metrics HTTP/1.1\r\n" + b"x" * 10_000, b"431 Request Header Fields Too Large"),
+    ],
+)
+def test_requests(running: RunningServer, port: int, request_: bytes, status: bytes) -> None:
+    assert answer(port, request_).startswith(b"HTTP/1.1 " + status + b"\r\n")
+    assert scrape(port)("streams") == 0
+
+
+def test_a_head_request_has_no_body(running: RunningServer, port: int) -> None:
+    head, _, body = answer(port, b"HEAD /metrics HTTP/1.1\r\n\r\n").partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"Content-Length: 0" not in head
+    assert body == b""
+
+
+def test_a_request_in_small_parts(running: RunningServer, port: int) -> None:
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as sock:
+        for at in range(len(GET)):
+            sock.sendall(GET[at : at + 1])
+        assert sock.recv(15) == b"HTTP/1.1 200 OK"
+
+
+def test_a_client_that_does_not_read_delays_nobody(running: RunningServer, port: int) -> None:
+    with Raw(running.port) as c:
+        for number in range(100):
+            c("XGROUP", "CREATE", "s", f"{number:0200}", "0", "MKSTREAM")
+        slow = [socket.socket() for _ in range(endpoint.CONNECTIONS - 2)]
+        for sock in slow:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            sock.connect(("127.0.0.1", port))
+            sock.sendall(GET)
+        assert len(scrape(port).text) > 100_000
+        assert c("PING") == b"PONG"
+        for sock in slow:
+            sock.close()
+
+
+def test_connections_are_limited(running: RunningServer, port: int) -> None:
+    idle = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(endpoint.CONNECTIONS)]
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as one_more:
+        assert one_more.recv(1) == b""
+    idle.pop().close()
+    eventually(lambda: answer(port, GET)[:15] == b"HTTP/1.1 200 OK")
+    for sock in idle:
+        sock.close()
+
+
+def test_silent_and_slow_clients_are_closed(
+    running: RunningServer, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    monkeypatch.setattr(endpoint, "SILENT", 0.2)
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as silent:
+        silent.sendall(b"GET /met")
+        assert silent.recv(1) == b""
+    monkeypatch.setattr(endpoint, "SILENT", 60.0)
+    monkeypatch.setattr(endpoint, "WHOLE", 0.5)
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as slow, pytest.raises(OSError):
+        while True:  # never silent, and never done
+            slow.sendall(b"x")
+
+
+def test_a_stalled_event_loop_is_reported(
+    running: RunningServer, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    monkeypatch.setattr(endpoint, "WAITING", 0.0)
+    monkeypatch.setattr(endpoint.MetricsEndpoint, "deliver", lambda self, text: None)
+    assert answer(port, GET).startswith(b"HTTP/1.1 503 Service Unavailable")
+
+
+def test_clients_share_a_snapshot(running: RunningServer, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+    begin = running.server.metrics._begin
+    deliver = endpoint.MetricsEndpoint.deliver
+    held: list[tuple[endpoint.MetricsEndpoint, endpoint.Text]] = []
+    monkeypatch.setattr(endpoint.MetricsEndpoint, "deliver", lambda self, text: held.append((self, text)))
+    monkeypatch.setattr(running.server.metrics, "_begin", lambda: (taken.append(1), begin()))
+    socks = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(5)]
+    for sock in socks:
+        sock.sendall(GET)
+    eventually(lambda: held)
+    assert b"404" in answer(port, b"GET / HTTP/1.1\r\n\r\n")  # the thread has read the requests that arrived before
+    for one, text in held:
+        deliver(one, text)
+    for sock in socks:
+        assert sock.recv(15) == b"HTTP/1.1 200 OK"
+        sock.close()
+    assert len(taken) == 1
+
+
+def test_a_bug_is_an_error_500_and_the_thread_survives(
+    running: RunningServer, port: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    with monkeypatch.context() as patched:
+        patched.setattr("respserver.metrics.exporter.lines", lambda *_: 1 / 0)
+        assert answer(port, GET).startswith(b"HTTP/1.1 500 Internal Server Error")
+    assert scrape(port)("streams") == 0
+    with monkeypatch.context() as patched:
+        patched.setattr("respserver.metrics.values.commands", lambda *_: 1 / 0)
+        assert answer(port, GET).startswith(b"HTTP/1.1 500 Internal Server Error")
+    assert scrape(port)("streams") == 0
+    assert "ZeroDivisionError" in capfd.readouterr().out
