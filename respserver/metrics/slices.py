@@ -31,10 +31,10 @@ class SlicedRun:
         self._handle = None
         began = perf_counter()
         ended: Exception | None = None
-        more = True
         try:
-            while more and perf_counter() - began < SLICE:
-                more = next(self._steps, self) is not self
+            while more := next(self._steps, self) is not self:
+                if perf_counter() - began >= SLICE:
+                    break
         except Exception as error:  # noqa: BLE001 - passed to the owner
             ended, more = error, False
         took = perf_counter() - began
