@@ -12,6 +12,7 @@ import gc
 import resource
 import socket
 import time
+import urllib.request
 from asyncio import Handle
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -23,6 +24,7 @@ from benchmarks.entries import pack
 from benchmarks.registry import counted
 from respserver.program import GENERATIONS
 from respserver.testing import HandClock, RunningServer, start_in_thread
+from tidelog.testing import free_port
 
 Words = tuple[bytes | str | int, ...]
 
@@ -220,6 +222,25 @@ def _forget(server: Server, scale: int) -> Measured:
     yield lambda: server.run(("XREAD", "STREAMS", "s", 0))
 
 
+def _metrics(server: Server, scale: int) -> Measured:
+    """Scrapes of /metrics: the first one walks over all streams, later ones reuse its result."""
+    count = 100_000 // scale
+    server.streams(count)
+    for at in range(0, count, 100):
+        server.run(("XGROUP", "CREATE", f"stream:{at}", "g", 0))
+    port = free_port()
+    server.run(("CONFIG", "SET", "metrics-port", port))
+
+    def scrape() -> None:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+            answer.read()
+
+    yield scrape
+    yield scrape
+    server.run(("CONFIG", "SET", "metrics-keys", 10_000, "metrics-key-pattern", "stream:*"))
+    yield scrape
+
+
 def _readers(server: Server, scale: int) -> Measured:
     """Both ends of each connection are in this process."""
     count = 9_000 // scale
@@ -274,6 +295,10 @@ CASES: Final[dict[str, tuple[Callable[[Server, int], Measured], tuple[str, ...]]
             "XGROUP DELCONSUMER with 250k", "XGROUP DESTROY with 250k", "XRANGE of 500k", "XREVRANGE of 500k",
             "XREAD of 500k",
         ),
+    ),
+    "metrics": (
+        _metrics,
+        ("first scrape with 100k streams", "scrape with 100k streams", "scrape of 10k of 100k streams"),
     ),
     "readers": (_readers, ("an append to 9k readers",)),
 }

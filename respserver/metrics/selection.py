@@ -8,7 +8,7 @@ Rule 2: a walk costs at most 1 % of the event loop's time. A result is reused fo
 from __future__ import annotations
 
 from collections.abc import Iterator
-from heapq import heappush, heapreplace
+from heapq import heappop, heappush, heapreplace
 from time import perf_counter
 from typing import Final
 
@@ -91,5 +91,8 @@ def walk(ks: Keyspace, count: int, pattern: bytes, result: Selection) -> Iterato
         if not cursor:
             break
         yield
-    result.keys = [key for _, key in sorted(largest, reverse=True)]
+    while largest:
+        result.keys += [heappop(largest)[1] for _ in range(min(len(largest), GROUPS))]
+        yield
+    result.keys.reverse()
     result.taken_at = perf_counter()
