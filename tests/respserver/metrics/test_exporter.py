@@ -135,7 +135,16 @@ def _compiled() -> bool:
 
 def test_names_of_any_bytes(exporting: Exporting) -> None:
     c = exporting.c
-    names = [b'quote"d', b"back\\slash", b"two\nlines", "ünï".encode(), b"\xff\xfe", b"\\xff\\xfe", b"k" * 5000, b"k" * 5001]
+    names = [
+        b'quote"d',
+        b"back\\slash",
+        b"two\nlines",
+        "ünï".encode(),
+        b"\xff\xfe",
+        b"\\xff\\xfe",
+        b"k" * 5000,
+        b"k" * 5001,
+    ]
     for name in names:
         c("XADD", name, "1-1", "f", "v")
         assert c("XGROUP", "CREATE", name, name[:100], "0") == b"OK"
@@ -312,7 +321,9 @@ def test_a_port_in_use_is_an_error_and_the_old_one_stays(server: RunningServer) 
         )
         assert scrape(port)("streams") == 0
         assert c("CONFIG", "GET", "metrics-port") == [b"metrics-port", str(port).encode()]
-        with pytest.raises(ConfigError, match=f"port {taken}: Address already in use: .*set metrics-port to a free one"):
+        with pytest.raises(
+            ConfigError, match=f"port {taken}: Address already in use: .*set metrics-port to a free one"
+        ):
             start_in_thread(metrics_port=str(taken)).__enter__()
 
 
