@@ -5,7 +5,8 @@ Rule 1: a snapshot is taken in slices of less than 2 ms (``slices``). Between th
 Rule 2: a snapshot contains only numbers and names. The thread never reads the state of the server.
 Rule 3: while the data is being replaced, streams and groups are left out.
 
-Measured on 2026-11-26 with 100,000 streams, interpreted: see docs/monitoring.md.
+Measured on 2026-11-26 with 100,000 streams, interpreted: the longest turn of the event loop takes 0.8 ms of CPU for the
+first text and 0.6 ms for later ones (``python -m benchmarks.turns metrics``).
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ class MetricsExporter(ServerPart):
                 if sock is not None:
                     listening.append(sock)
             if not listening:
-                raise ConfigError("metrics-bind: this machine has none of the addresses; set one that it has")
+                raise ConfigError("metrics-bind: this machine has none of the addresses: set one that it has")
         except ConfigError:
             for sock in listening:
                 sock.close()
@@ -251,9 +252,9 @@ def _listen(address: str, port: int) -> socket.socket | None:
         if address.startswith("-") and error.errno != errno.EADDRINUSE:
             return None
         remedies = {
-            errno.EADDRINUSE: "another program uses this port; set metrics-port to a free one",
-            errno.EADDRNOTAVAIL: "this machine does not have the address; set metrics-bind to one that it has",
-            errno.EACCES: "this user may not use a port below 1024; set metrics-port to a higher one",
+            errno.EADDRINUSE: "set metrics-port to a free port",
+            errno.EADDRNOTAVAIL: "set metrics-bind to an address of this machine",
+            errno.EACCES: "set metrics-port to 1024 or more, or allow this user lower ports",
         }
         remedy = remedies.get(error.errno or 0, "check metrics-bind and metrics-port")
         raise ConfigError(
