@@ -27,7 +27,7 @@ from respserver.config.values import is_loopback
 from respserver.metrics import keyvalues, values
 from respserver.metrics.endpoint import MetricsEndpoint
 from respserver.metrics.families import FAMILIES
-from respserver.metrics.selection import Selection, TakenTotals, walk
+from respserver.metrics.selection import StreamSelection, TakenTotals, walk
 from respserver.metrics.slices import SlicedRun
 from respserver.metrics.text import Buckets, Labels, lines, pieces
 from respserver.metrics.values import ClientPages, Samples
@@ -41,7 +41,7 @@ BACKLOG: Final = 16  # connections that the system queues
 GROUPS: Final = 50  # changed groups whose memory is counted in a step
 
 
-class Snapshot:
+class MetricsSnapshot:
     """The numbers of one text."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class MetricsExporter(ServerPart):
         self._opened: tuple[int, list[str]] = (0, [])  # port and addresses
         self.ports: list[int] = []  # on which the endpoint listens
         self._selected_by: tuple[int, str] = (0, "")  # number and pattern of the selection
-        self._selection: Selection | None = None
+        self._selection: StreamSelection | None = None
         self._run: SlicedRun | None = None  # the snapshot in progress
         self._walk: SlicedRun | None = None  # a walk that renews the selection after a snapshot
 
@@ -157,10 +157,10 @@ class MetricsExporter(ServerPart):
     # -- the snapshot ------------------------------------------------------------------------------------------
     def _begin(self) -> None:
         if self._run is None and self._endpoint is not None:
-            snapshot = Snapshot()
+            snapshot = MetricsSnapshot()
             self._run = SlicedRun(self._loop, self._steps(snapshot), partial(self._end, snapshot))
 
-    def _end(self, snapshot: Snapshot, error: Exception | None) -> None:
+    def _end(self, snapshot: MetricsSnapshot, error: Exception | None) -> None:
         run, self._run = self._run, None
         endpoint, selection = self._endpoint, self._selection
         if endpoint is None or run is None:
@@ -186,7 +186,7 @@ class MetricsExporter(ServerPart):
         if error is not None:
             self._logger.trace("Bug in the metrics", error)
 
-    def _steps(self, snapshot: Snapshot) -> Iterator[None]:
+    def _steps(self, snapshot: MetricsSnapshot) -> Iterator[None]:
         """Fill the snapshot."""
         samples, timings = snapshot.samples, self._timings
         client_walk, sessions = ClientPages(), self._clients.all()
@@ -195,7 +195,7 @@ class MetricsExporter(ServerPart):
             yield
         if self._selection is None or self._selection.cheap:
             yield from self._select()
-        selection = self._selection or Selection()  # None: the data is being replaced
+        selection = self._selection or StreamSelection()  # None: the data is being replaced
         stats = self._reporting.stats(client_walk.take(sessions), TakenTotals(selection.totals))
         yield
         yield from values.server(stats, samples)
@@ -216,7 +216,7 @@ class MetricsExporter(ServerPart):
 
     def _select(self) -> Iterator[None]:
         """Renew the selection."""
-        ks, result = self._data.ks, Selection()
+        ks, result = self._data.ks, StreamSelection()
         count, pattern = self._selected_by
         if self._gone(ks):
             return

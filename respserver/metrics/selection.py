@@ -23,7 +23,7 @@ CHEAP: Final = 0.02  # seconds; such a walk is part of each scrape, so that its 
 REUSE: Final = 100  # see Rule 2
 
 
-class Selection:
+class StreamSelection:
     """The result of a walk."""
 
     __slots__ = ("cost", "keys", "matching", "taken_at", "totals")
@@ -58,7 +58,7 @@ class TakenTotals(StreamWalk):
         return self._totals
 
 
-def walk(ks: Keyspace, count: int, pattern: bytes, result: Selection) -> Iterator[None]:
+def walk(ks: Keyspace, count: int, pattern: bytes, result: StreamSelection) -> Iterator[None]:
     """Fill ``result``: select the ``count`` largest streams of which the pattern (b"": any) matches the key."""
     matches = Glob(pattern).matches if pattern else None
     largest: list[tuple[int, bytes]] = []  # a heap
