@@ -220,7 +220,8 @@ class Values:
             except ValueError as exc:
                 raise ConfigError(str(exc), line) from None
         self._check_group("replica-acks" in given)
-        self.check_metrics(self._open())
+        self.check_metrics_keys()
+        self.check_metrics_port(self._open())
         for reason, names in useless.items():
             self.warnings.append(f"Ignored: {', '.join(names)} ({reason})")
         if not self.protected_mode and self._open() and not all(map(is_loopback, self.bind)):
@@ -250,14 +251,17 @@ class Values:
         if self.replica_acks > 0:
             raise ConfigError("replica-acks must be insync or 0 in a server group")
 
-    def check_metrics(self, no_password: bool) -> None:
-        """Raise ConfigError if the directives of the metrics contradict others. ``no_password``: whether clients need
-        none."""
+    def check_metrics_keys(self) -> None:
+        """Raise ConfigError if no stream can be selected for the metrics although a pattern selects some."""
         if self.metrics_key_pattern and not self.metrics_keys:
             raise ConfigError(
                 "metrics-key-pattern has no effect while metrics-keys is 0: set metrics-keys to the maximum number of "
                 "streams, or remove the pattern"
             )
+
+    def check_metrics_port(self, no_password: bool) -> None:
+        """Raise ConfigError if metrics-port or metrics-bind contradicts other directives. ``no_password``: whether
+        clients need none."""
         if not self.metrics_port:
             return
         if not self.metrics_bind:

@@ -91,7 +91,7 @@ class MetricsExporter(ServerPart):
     def configure(self) -> None:
         """Apply the directives. Raises ConfigError; the endpoint is closed then."""
         config = self._config
-        config.check_metrics(self._users.default.open)
+        config.check_metrics_keys()
         selected_by = config.metrics_keys, config.metrics_key_pattern
         if selected_by != self._selected_by:
             self._selected_by, self._selection = selected_by, None
@@ -101,6 +101,7 @@ class MetricsExporter(ServerPart):
                 self._begin()
         wanted = config.metrics_port, list(config.metrics_bind)
         if wanted != self._opened:
+            config.check_metrics_port(self._users.default.open)
             self.close()
             if config.metrics_port:
                 self._open(*wanted)

@@ -64,21 +64,22 @@ def walk(ks: Keyspace, count: int, pattern: bytes, result: StreamSelection) -> I
     largest: list[tuple[int, bytes]] = []  # a heap
     cursor, totals = 0, result.totals
     while True:
-        began = perf_counter()
+        began, counted = perf_counter(), 0
         cursor, keys = ks.index.page(cursor, PAGE)
         for key in keys:
             stream = ks.keys.get(key)  # it can be deleted between two steps
             if not isinstance(stream, Stream):
                 continue
             totals.add(stream)
-            if stream.groups:
-                groups = list(stream.groups.values())
-                for at in range(0, len(groups), GROUPS):
-                    totals.add_groups(groups[at : at + GROUPS])
-                    if at + GROUPS < len(groups):
-                        result.cost += perf_counter() - began
-                        yield
-                        began = perf_counter()
+            groups = list(stream.groups.values())
+            for at in range(0, len(groups), GROUPS):
+                part = groups[at : at + GROUPS]
+                totals.add_groups(part)
+                counted += len(part)
+                if counted >= GROUPS:
+                    result.cost += perf_counter() - began
+                    yield
+                    began, counted = perf_counter(), 0
             if matches is not None and not matches(key):
                 continue
             result.matching += 1

@@ -14,7 +14,7 @@ from respserver.metrics.families import HISTOGRAM, MetricFamily
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 LABEL_MOST: Final = 256  # characters of a label's value; a longer one is shortened
-LINES: Final = 100  # of a piece; formatting them takes about 0.1 ms
+LINES: Final = 50  # of a piece; formatting them takes about 0.1 ms
 
 Labels = tuple[str | bytes, ...]
 Sample = tuple[Labels, float]  # of one family
