@@ -41,7 +41,7 @@ class MetricsClient:
         self.allowed = allowed  # False: protected mode refuses it
         self.since = self.heard = now  # monotonic seconds
         self.received = b""
-        self.output: memoryview | None = None  # None: the request is not complete, or waits for the snapshot
+        self.output: list[memoryview] = []  # empty: the request is not complete, or waits for the snapshot
         self.waiting = False  # for the snapshot
         self.with_body = True
 
@@ -135,7 +135,7 @@ class MetricsEndpoint:
 
     def _serve(self, client: MetricsClient) -> None:
         try:
-            if client.output is not None:
+            if client.output:
                 self._send(client)
             else:
                 self._receive(client)
@@ -205,18 +205,24 @@ class MetricsEndpoint:
             f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n{more}"
         )
         client.waiting, client.heard = False, time.monotonic()
-        client.output = memoryview(head.encode() + b"\r\n" + (body if client.with_body else b""))
+        client.output = [memoryview(head.encode() + b"\r\n")]
+        if client.with_body:
+            client.output.append(memoryview(body))  # clients share the text
         self._selector.modify(client.sock, selectors.EVENT_WRITE, client)
         self._serve(client)
 
     def _send(self, client: MetricsClient) -> None:
-        if client.output:
-            client.output = client.output[client.sock.send(client.output) :]
+        while client.output:
+            part = client.output[0]
+            sent = client.sock.send(part)
             client.heard = time.monotonic()
-        if not client.output:
-            with suppress(OSError):
-                client.sock.shutdown(socket.SHUT_WR)
-            self._drop(client)
+            if sent == len(part):
+                del client.output[0]
+            else:
+                client.output[0] = part[sent:]
+        with suppress(OSError):
+            client.sock.shutdown(socket.SHUT_WR)
+        self._drop(client)
 
     def _close_late(self) -> None:
         """Close clients that are too slow (Rule 2)."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import socket
 import time
 import urllib.error
+from collections import defaultdict
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 from respserver.config.conffile import ConfigError
 from respserver.metrics import keyvalues, selection
 from respserver.metrics.families import FAMILIES
+from respserver.metrics.values import Samples
 from respserver.testing import HandClock, RunningServer, start_in_thread
 from tests.respserver.metrics.scraping import Scrape, answer, scrape
 from tests.waiting import eventually
@@ -107,6 +110,7 @@ def test_deleted_entries_are_no_lag(exporting: Exporting) -> None:
 
 def test_commands_errors_and_latencies(exporting: Exporting) -> None:
     c = exporting.c
+    c("CONFIG", "RESETSTAT")  # the servers of a process share the counts of commands
     for _ in range(3):
         c("SET", "k", "v")
     c("XADD", "k", "*", "f", "v")
@@ -208,9 +212,15 @@ def test_an_expensive_selection_is_reused_and_renewed(exporting: Exporting, monk
     assert found.labels("stream_entries", "stream") == {"a"}
     assert found("stream_entries", stream="a") == 2  # the values are always current
     assert found("metrics_selection_age_seconds") > 0
+    c("CONFIG", "SET", "metrics-key-pattern", "b")
+    assert scrape(exporting.port).labels("stream_entries", "stream") == {"b"}
+    c("CONFIG", "SET", "metrics-key-pattern", "[ab]")
+    c("XADD", "a2", "*", "f", "v")
+    assert scrape(exporting.port)("metrics_streams_matching") == 2
+    c("DEL", "b")
     monkeypatch.setattr(selection, "REUSE", 0.0)
     scrape(exporting.port)  # begins to renew the selection after this text
-    eventually(lambda: scrape(exporting.port).labels("stream_entries", "stream") == {"a", "b"})
+    eventually(lambda: scrape(exporting.port)("metrics_streams_matching") == 1)
 
 
 def test_groups_beyond_the_limit_are_counted(exporting: Exporting, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,6 +252,32 @@ def test_many_groups_and_keys_change_between_the_slices(
             c("DEL", "b")
             c("FLUSHALL" if number % 2 else "PING")
             assert sock.recv(15) == b"HTTP/1.1 200 OK"
+
+
+def test_keys_and_groups_are_deleted_between_two_steps(exporting: Exporting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selection, "GROUPS", 3)
+    monkeypatch.setattr(selection, "PAGE", 2)
+    c, ks = exporting.c, exporting.running.server.data.ks
+    for key in "abcd":
+        for number in range(7):
+            c("XGROUP", "CREATE", key, f"g{number}", "0", "MKSTREAM")
+    result = selection.StreamSelection()
+    steps = selection.walk(ks, 10, b"", result)
+    seen = [0]
+    while exporting.running.call(lambda: next(steps, steps)) is None:
+        seen.append(result.totals.groups)
+        c("DEL", "a")  # one of the last page
+        c("XGROUP", "DESTROY", "c", "g5")
+    assert max(after - before for before, after in pairwise(seen)) < 2 * selection.GROUPS
+    assert result.keys == [b"d", b"c", b"b"]
+
+    samples: Samples = defaultdict(list)
+    found = keyvalues.collect(ks, [b"a", b"b", b"c"], NOW, samples)
+    assert exporting.running.call(lambda: next(found)) == keyvalues.STREAM
+    c("XGROUP", "DESTROY", "b", "g2")
+    c("DEL", "c")
+    assert exporting.running.call(lambda: list(found)) == [keyvalues.GROUP] * 6
+    assert [labels for labels, _ in samples["stream_entries"]] == [(b"b",)]
 
 
 def test_no_slice_is_long(exporting: Exporting, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,8 @@ def test_values_survive(name: str, value: float) -> None:
     text = "".join(lines(ONE, [((name.encode("utf-8", "surrogatepass"), "x"), value)], []))
     if any(0xD800 <= ord(character) < 0xE000 for character in name):
         return  # not UTF-8
-    assert parsed(text) == [("tidelog_one", {"name": name, "other": "x"}, float(value))]
+    ((sample, labels, found),) = parsed(text)
+    assert (sample, labels, float(found)) == ("tidelog_one", {"name": name, "other": "x"}, float(value))
 
 
 @given(st.lists(st.binary(max_size=3 * LABEL_MOST), unique=True, max_size=5))
