@@ -10,8 +10,10 @@ import pytest
 
 from respserver.config.directives import DIRECTIVES
 from respserver.testing import RunningServer
+from tests.respserver.metrics.scraping import scrape
 from tests.wire.rawclient import Raw, pack
 from tests.wire.test_maxmemory import OOM, used
+from tidelog.testing import free_port
 
 Connect = Callable[..., Raw]
 MB = 1 << 20
@@ -231,6 +233,16 @@ def replicas_needed(case: Case) -> None:
     assert case.c("SET", "k", "v") == b"OK"
 
 
+def metrics_keys(case: Case) -> None:
+    port = free_port()
+    case.set("metrics-port", port)
+    for name in "abc":
+        case.c("XADD", name, "*", "f", "v")
+    assert len(scrape(port).labels("stream_entries", "stream")) == 3
+    case.set("metrics-keys", 2)
+    assert len(scrape(port).labels("stream_entries", "stream")) == 2
+
+
 LOWERED: dict[str, list[Callable[[Case], None]]] = {
     "tracking-table-max-keys": [tracking_table],
     "client-output-buffer-limit": [output_hard, output_soft, output_of_subscribers],
@@ -242,6 +254,7 @@ LOWERED: dict[str, list[Callable[[Case], None]]] = {
     "maxmemory": [memory, memory_of_clients],
     "slowlog-max-len": [slow_log],
     "acllog-max-len": [acl_log],
+    "metrics-keys": [metrics_keys],
     "node-cache-size": [node_cache],
     "stream-node-max-entries": [nodes],
     "stream-node-max-bytes": [node_bytes],
@@ -256,7 +269,7 @@ NOTHING_IS_BEYOND = {  # they say when or how, of what comes
     "tcp-keepalive", "hz", "shutdown-timeout", "stream-idmp-duration", "slowlog-log-slower-than",
     "latency-monitor-threshold", "repl-ping-replica-period", "repl-timeout", "replica-priority",
     "replica-announce-port", "cluster-announce-port", "cluster-announce-tls-port", "scrub-rate", "min-in-sync",
-    "in-sync-timeout",
+    "in-sync-timeout", "metrics-port",
 }  # fmt: skip
 
 
