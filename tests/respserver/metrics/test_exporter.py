@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import time
 import urllib.error
@@ -17,6 +18,7 @@ from respserver.config.conffile import ConfigError
 from respserver.metrics import keyvalues, selection
 from respserver.metrics.families import FAMILIES
 from respserver.metrics.values import Samples
+from respserver.program import GENERATIONS
 from respserver.testing import HandClock, RunningServer, start_in_thread
 from tests.respserver.metrics.scraping import Scrape, answer, scrape
 from tests.waiting import eventually
@@ -280,6 +282,16 @@ def test_keys_and_groups_are_deleted_between_two_steps(exporting: Exporting, mon
     assert [labels for labels, _ in samples["stream_entries"]] == [(b"b",)]
 
 
+@pytest.fixture
+def _gc_of_the_program() -> Iterator[None]:
+    """Without it, a slice can contain a collection of all objects of the tests."""
+    before = gc.get_threshold()
+    gc.set_threshold(*GENERATIONS)
+    yield
+    gc.set_threshold(*before)
+
+
+@pytest.mark.usefixtures("_gc_of_the_program")
 def test_no_slice_is_long(exporting: Exporting, monkeypatch: pytest.MonkeyPatch) -> None:
     """The figure for 100,000 streams is below 1 ms. The limit leaves room for a slow machine; without slices, this text
     takes more than 50 ms."""
