@@ -133,6 +133,8 @@ _PERSISTENCE = (
     _gauge("scrub_last_end_timestamp_seconds", "Unix time of the end of the last pass."),
     _gauge("scrub_damaged", "Damaged entries and pages of the store."),
     _counter("scrub_repaired", "Damaged entries of the store that are sound again."),
+    _counter("scrub_fetched", "Damaged nodes that were replaced by a copy from another server."),
+    _gauge("scrub_irreparable", "Damaged entries of the store for which no other server has a good copy."),
 )
 _KEYSPACE = (
     _gauge("keys", "Keys."),

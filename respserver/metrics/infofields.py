@@ -87,6 +87,8 @@ FIELDS: Final[dict[str, InfoField]] = {
     "scrub_last_end_time": InfoField("scrub_last_end_timestamp_seconds", (), _ended),
     "scrub_damaged": InfoField("scrub_damaged"),
     "scrub_repaired": InfoField("scrub_repaired"),
+    "scrub_fetched": InfoField("scrub_fetched"),
+    "scrub_irreparable": InfoField("scrub_irreparable"),
     "log_offset": InfoField("log_bytes"),
     "log_journal_first_offset": InfoField("journal_first_offset_bytes"),
     "log_journal_offset": InfoField("journal_offset_bytes"),
