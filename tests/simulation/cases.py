@@ -252,24 +252,26 @@ class World:
         self._check_trouble()
 
     async def _drain(self) -> None:
-        """Read the group until nothing comes any more: all messages that nobody acknowledged must come."""
-        ledger = self.ledger
-        before = set(ledger.done)
-        must = {value for key, value in ledger.kept if key == "g"} - ledger.acking
-        connection = await SimConnection.open(self.loop, self.directory.leader)
-        group, idle = Groups(ledger, 0, self.loop.random, (), []), 0
-        if not must and not await connection("EXISTS", "g"):
-            return
-        while idle < IDLE_ROUNDS:
-            rows = await connection(*READ_GROUP) or []
-            group.check(rows, before)
-            must -= {row[2] for row in rows}
-            if rows:
-                await group.acknowledge(connection, rows)
-            idle = 0 if rows else idle + 1
-            await asyncio.sleep(RETRY / 1000)
-        connection.close()
-        assert not must, f"{len(must)} messages were not acknowledged, and do not come again, such as {min(must)!r}"
+        await drained(self.ledger, await SimConnection.open(self.loop, self.directory.leader), self.loop.random)
+
+
+async def drained(ledger: Ledger, connection: SimConnection, chance: random.Random) -> None:
+    """Read the group until nothing comes any more: all messages that nobody acknowledged must come."""
+    before = set(ledger.done)
+    must = {value for key, value in ledger.kept if key == "g"} - ledger.acking
+    group, idle = Groups(ledger, 0, chance, (), []), 0
+    if not must and not await connection("EXISTS", "g"):
+        return
+    while idle < IDLE_ROUNDS:
+        rows = await connection(*READ_GROUP) or []
+        group.check(rows, before)
+        must -= {row[2] for row in rows}
+        if rows:
+            await group.acknowledge(connection, rows)
+        idle = 0 if rows else idle + 1
+        await asyncio.sleep(RETRY / 1000)
+    connection.close()
+    assert not must, f"{len(must)} messages were not acknowledged, and do not come again, such as {min(must)!r}"
 
 
 def _is_idle(server: RespServer) -> bool:

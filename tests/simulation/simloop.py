@@ -86,6 +86,7 @@ class SimLoop(VirtualLoop):
         self.hidden = "/nowhere"  # the directory of the files, whose name differs in each run
         self.trouble: list[str] = []  # errors that asyncio reports
         self.lines: deque[str] = deque(maxlen=KEPT_LINES)
+        self.listeners: list[Callable[[str], None]] = []  # called with each line of the trace
         self._digest = blake2b(digest_size=16)
         super().__init__(seed)
         self.world = self.process("world", "world")
@@ -107,6 +108,8 @@ class SimLoop(VirtualLoop):
         line = f"{self.virtual:.6f} {text.replace(self.hidden, '')}"
         self._digest.update(line.encode("utf-8", "backslashreplace"))
         self.lines.append(line)
+        for listener in self.listeners:
+            listener(line)
 
     def trace(self) -> str:
         """Return a digest of all lines of the trace and of the number of steps."""

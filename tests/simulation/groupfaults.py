@@ -1,0 +1,222 @@
+"""What happens to the members of a server group. Each fault is a coroutine; a case names those that it uses.
+
+Rule: a fault heals itself, so that only those that run are in effect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from typing import Final
+
+from tests.simulation.clients import asked
+from tests.simulation.groupmembers import TOP, GroupMember
+from tests.simulation.network import NetworkLoop
+
+# lines of the trace at which a second failure is the most dangerous
+MOMENTS: Final = (
+    "state:", "This member leads", "leads the group", "Continuing from", "is being deleted", "The copy is in use",
+    "requests synchronization", "Failover:",
+)  # fmt: skip
+EXPIRED: Final = 3.6  # seconds after which a lease that is not renewed has expired, whatever is on the way
+
+
+class GroupFaults:
+    """The faults."""
+
+    def __init__(
+        self, loop: NetworkLoop, members: list[GroupMember], clients: list[str], chance: random.Random
+    ) -> None:
+        """``clients``: their hosts."""
+        self.loop, self.members, self.clients, self.random = loop, members, clients, chance
+
+    # -- helpers -------------------------------------------------------------------------------------------------
+    async def _moment(self, longest: float = 3.0) -> None:
+        await asyncio.sleep(self.random.choice((0.01, 0.3, longest)) * self.random.random())
+
+    def _leading(self) -> list[GroupMember]:
+        return [each for each in self.members if each.server is not None and not each.server.data.follower]
+
+    def _any(self) -> GroupMember:
+        leading = self._leading()
+        return self.random.choice(leading if leading and self.random.random() < 0.5 else self.members)
+
+    def heal(self) -> None:
+        network = self.loop.network
+        network.blocked.clear()
+        network.latency.clear()
+        network.windows.clear()
+        for member in self.members:
+            member.lost_replies, member.lost_swap, member.slow_requests = 0, 0, False
+            member.pause(False)
+            member.stick(False)
+            if not member.running or member.ended:
+                member.cut_off = False
+                member.kill()
+                member.start()
+            else:
+                self._reconnect(member)
+
+    def _reconnect(self, member: GroupMember) -> None:
+        """Connect a member to the coordinator again."""
+        member.cut_off = False
+        if member.coordinator is not None and member.running:
+            member.coordinator.healed()
+
+    # -- members -------------------------------------------------------------------------------------------------
+    async def kill(self) -> None:
+        await self._kill(self._any(), power=False)
+
+    async def power(self) -> None:
+        await self._kill(self._any(), power=True)
+
+    async def _kill(self, member: GroupMember, power: bool) -> None:
+        if member.running:
+            member.kill(power)
+            await self._moment()
+            if not member.running:
+                member.start()
+
+    async def blackout(self) -> None:
+        """All members lose power together."""
+        for member in self.members:
+            member.kill(power=True)
+        await self._moment()
+        for member in self.random.sample(self.members, len(self.members)):
+            if not member.running:
+                member.start()
+            await self._moment(0.5)
+
+    async def restart(self) -> None:
+        member = self._any()
+        process = member.process
+        member.stop()
+        for _ in range(200):
+            await asyncio.sleep(0.05)
+            if member.process is not process or member.ended:
+                break
+        if member.process is process and member.ended:
+            member.kill()
+            await self._moment()
+            if not member.running:
+                member.start()
+
+    async def pause(self) -> None:
+        """SIGSTOP."""
+        member = self._any()
+        member.pause(True)
+        await self._moment(8.0)
+        member.pause(False)
+
+    async def stuck(self) -> None:
+        """The event loop of a member runs one command for seconds. Its other threads run."""
+        member = self._any()
+        member.stick(True)
+        await self._moment(8.0)
+        if member.stuck and self.loop.virtual - member.stuck_since > EXPIRED:
+            leader = self.members[0].store.keys.get(f"{TOP}/leader")
+            if leader is not None and json.loads(leader.value)["name"] == member.name:
+                self.loop.trouble.append(f"{member.name} still leads, though its event loop is stuck for seconds")
+        member.stick(False)
+
+    async def ambush(self) -> None:
+        """A member fails at a bad moment: when the set or the leader changes, or when a member rejoins."""
+        moment, reached = self.random.choice(MOMENTS), asyncio.Event()
+
+        def look(line: str) -> None:
+            if moment in line:
+                reached.set()
+
+        self.loop.listeners.append(look)
+        try:
+            async with asyncio.timeout(3.0):
+                await reached.wait()
+        except TimeoutError:
+            return
+        finally:
+            self.loop.listeners.remove(look)
+        await asyncio.sleep(self.random.choice((0.0, 0.002, 0.02)) * self.random.random())
+        what = self.random.choice((self.kill, self.power, self.pause, self.isolate, self.blackout))
+        await what()
+
+    # -- connections ---------------------------------------------------------------------------------------------
+    async def partition(self) -> None:
+        one, other = self.random.sample([each.host for each in self.members], 2)
+        await self._block({(one, other), (other, one)})
+
+    async def one_way(self) -> None:
+        one, other = self.random.sample([each.host for each in self.members], 2)
+        await self._block({(one, other)})
+
+    async def _block(self, ways: set[tuple[str, str]]) -> None:
+        self.loop.network.blocked |= ways
+        await self._moment(8.0)
+        self.loop.network.blocked -= ways
+
+    async def isolate(self) -> None:
+        """The network splits: one or more members, and some of the clients, reach neither the others nor the
+        coordinator."""
+        first, chance = self._any(), self.random.choice((0.2, 0.5, 1.0))
+        others = [each for each in self.members if each is not first]
+        members = [first, *others[: self.random.randrange(len(others))]]
+        inside = {each.host for each in members} | {each for each in self.clients if self.random.random() < chance}
+        outside = {*self.clients, *(each.host for each in self.members)} - inside
+        for member in members:
+            member.cut_off = True
+        await self._block({pair for one in inside for other in outside for pair in ((one, other), (other, one))})
+        for member in members:
+            self._reconnect(member)
+
+    async def slow(self) -> None:
+        network = self.loop.network
+        one, other = self.random.sample([each.host for each in self.members], 2)
+        for way in ((one, other), (other, one)):
+            network.windows[way] = self.random.choice((500, 5000))
+            network.latency[way] = (0.001, self.random.choice((0.01, 0.2)))
+        await self._moment()
+        for way in ((one, other), (other, one)):
+            network.windows.pop(way, None)
+            network.latency.pop(way, None)
+
+    async def reset(self) -> None:
+        """A connection between two members breaks."""
+        network, hosts = self.loop.network, {each.host for each in self.members}
+        found = [each for each in network.transports if not each.gone and {each.host, each.other} <= hosts]
+        if found:
+            network.reset(self.random.choice(found))
+
+    # -- the coordinator -----------------------------------------------------------------------------------------
+    async def cut_off(self) -> None:
+        member = self._any()
+        member.cut_off = True
+        await self._moment(8.0)
+        self._reconnect(member)
+
+    async def lost_replies(self) -> None:
+        member = self._any()
+        member.slow_requests = self.random.random() < 0.5
+        for _ in range(self.random.randint(1, 10)):
+            member.lost_replies += self.random.randint(0, 2)
+            await self._moment(0.5)
+        member.slow_requests = False
+
+    async def lost_swap(self) -> None:
+        """The leader changes the state, but does not get the reply, and is then cut off from the coordinator."""
+        member = self.random.choice(self._leading() or self.members)
+        member.lost_swap = self.random.randint(1, 2)
+        await self.reset()
+        for _ in range(20):
+            await asyncio.sleep(0.05)
+            if member.cut_off:
+                break
+        member.lost_swap = 0
+        await self._moment(6.0)
+        self._reconnect(member)
+
+    # -- commands ------------------------------------------------------------------------------------------------
+    async def failover(self) -> None:
+        await asked(self.loop, self._any(), "FAILOVER")
+
+    async def checkpoint(self) -> None:
+        await asked(self.loop, self._any(), "BGSAVE")
