@@ -26,10 +26,12 @@ class GroupFaults:
     """The faults."""
 
     def __init__(
-        self, loop: NetworkLoop, members: list[GroupMember], clients: list[str], chance: random.Random
-    ) -> None:
-        """``clients``: their hosts."""
-        self.loop, self.members, self.clients, self.random = loop, members, clients, chance
+        self, loop: NetworkLoop, members: list[GroupMember], clients: list[str], readers: list[str],
+        chance: random.Random,
+    ) -> None:  # fmt: skip
+        """``clients``: their hosts. ``readers``: those of clients that only read."""
+        self.loop, self.members, self.random = loop, members, chance
+        self.clients, self.readers = clients, readers
 
     # -- helpers -------------------------------------------------------------------------------------------------
     async def _moment(self, longest: float = 3.0) -> None:
@@ -157,10 +159,12 @@ class GroupFaults:
     async def isolate(self) -> None:
         """The network splits: one or more members, and some of the clients, reach neither the others nor the
         coordinator."""
-        first, chance = self._any(), self.random.choice((0.2, 0.5, 1.0))
+        first = self._any()
         others = [each for each in self.members if each is not first]
         members = [first, *others[: self.random.randrange(len(others))]]
-        inside = {each.host for each in members} | {each for each in self.clients if self.random.random() < chance}
+        one = [self.random.choice(self.clients)]
+        some = self.random.choice(([], one, self.readers, self.readers, self.clients))
+        inside = {*(each.host for each in members), *some}
         outside = {*self.clients, *(each.host for each in self.members)} - inside
         for member in members:
             member.cut_off = True
@@ -202,16 +206,21 @@ class GroupFaults:
         member.slow_requests = False
 
     async def lost_swap(self) -> None:
-        """The leader changes the state, but does not get the reply, and is then cut off from the coordinator."""
+        """The leader changes the in-sync set, but does not get the reply, and is then cut off from the coordinator, or
+        also from the other members."""
         member = self.random.choice(self._leading() or self.members)
-        member.lost_swap = self.random.randint(1, 2)
+        member.lost_swap = self.random.choice((1, 2, 2))  # a member leaves, or returns
+        others = [each.host for each in self.members if each is not member]
         await self.reset()
         for _ in range(20):
             await asyncio.sleep(0.05)
             if member.cut_off:
                 break
         member.lost_swap = 0
-        await self._moment(6.0)
+        if self.random.random() < 0.5:
+            await self._moment(6.0)
+        else:
+            await self._block({pair for host in others for pair in ((member.host, host), (host, member.host))})
         self._reconnect(member)
 
     # -- commands ------------------------------------------------------------------------------------------------

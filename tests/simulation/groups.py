@@ -92,7 +92,7 @@ class GroupWorld:
             member = GroupMember(loop, top, number, self._settings(number), case.drift * self.random.uniform(-1, 1))
             member.store = self.store
             self.members.append(member)
-        self.faults = GroupFaults(loop, self.members, list(CLIENTS), self.random)
+        self.faults = GroupFaults(loop, self.members, list(CLIENTS), list(CLIENTS[2:4]), self.random)
         self.ledger = Ledger(lossless=True)  # of the consumer group
         self.acknowledged: dict[int, None] = {}
         self.unknown: set[int] = set()
