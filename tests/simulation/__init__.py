@@ -10,7 +10,10 @@
     checker    what must be true, and the record of what clients were told
     cases      what one seed simulates; a run; a smaller case that fails as well
     groups     a server group: members with a coordinator, clients that find the leader themselves
-    mutations  rules that are broken on purpose, which the simulation must detect
+    groupmembers    its members, the coordinator, and how the state of the group may change
+    groupfaults     what happens to them
+    mutations       rules that are broken on purpose, which the simulation must detect
+    groupmutations  the same, rules of server groups
 
 One seed gives the same run on any machine: order of callbacks, times, faults, replication IDs. Replaced are only the
 event loop, the sockets and, by name, the sources of time, threads and random numbers. So it needs interpreted code.

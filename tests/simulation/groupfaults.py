@@ -172,6 +172,22 @@ class GroupFaults:
         for member in members:
             self._reconnect(member)
 
+    async def deserted(self) -> None:
+        """Only clients that read reach the leader, for longer than its lease. The writers went first, so that all that
+        they wrote is confirmed."""
+        member = self.random.choice(self._leading() or self.members)
+        writers = [host for host in self.clients if host not in self.readers]
+        others = [each.host for each in self.members if each is not member]
+        away = {pair for host in writers for pair in ((member.host, host), (host, member.host))}
+        self.loop.network.blocked |= away
+        await asyncio.sleep(0.2)
+        member.cut_off = True
+        away |= {pair for host in others for pair in ((member.host, host), (host, member.host))}
+        self.loop.network.blocked |= away
+        await asyncio.sleep(self.random.uniform(2.5, 5.0))
+        self.loop.network.blocked -= away
+        self._reconnect(member)
+
     async def slow(self) -> None:
         network = self.loop.network
         one, other = self.random.sample([each.host for each in self.members], 2)
@@ -220,7 +236,10 @@ class GroupFaults:
         if self.random.random() < 0.5:
             await self._moment(6.0)
         else:
-            await self._block({pair for host in others for pair in ((member.host, host), (host, member.host))})
+            ways = {pair for host in others for pair in ((member.host, host), (host, member.host))}
+            self.loop.network.blocked |= ways
+            await asyncio.sleep(self.random.uniform(2.0, 5.0))
+            self.loop.network.blocked -= ways
         self._reconnect(member)
 
     # -- commands ------------------------------------------------------------------------------------------------

@@ -5,27 +5,25 @@ A mutation is a function here that returns the patches of one broken rule, and a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from coordinator.interface import CoordinatorError
 from coordinator.renewals import Renewals
 from persistence.history import History
-from persistence.journal import Journal
-from persistence.store import Store
 from replication.handshake import Lineage
 from respserver.group import document
 from respserver.group.document import ServerGroupState
 from respserver.group.insync import InSync
 from respserver.group.membership import GroupMembership
+from respserver.group.presence import MemberPresence
 from respserver.roles.link import LeaderLink
 from respserver.roles.replicas import Replicas
 from respserver.roles.roles import Roles
 from respserver.runtime.data import Data
 from tests.simulation.groups import GroupCase
-from tests.simulation.mutations import Mutation, Patch
+from tests.simulation.mutations import Patch
 
 
 def acknowledged_before_sync() -> list[Patch]:
@@ -252,18 +250,53 @@ def lost_reply_is_a_failure() -> list[Patch]:
     return [(GroupMembership, "_leading", lead)]
 
 
-def elected_without_the_longest_log() -> list[Patch]:
-    """A candidate does not compare its log with the others'."""
+def lost_lease_is_not_described() -> list[Patch]:
+    """The seconds of a lost lease are minus infinity, which ROLE and INFO can't show."""
 
-    async def must_wait(member: Any, others: list[str], epoch: int, end: int) -> bool:
-        return False
+    def seconds_left(presence: Any) -> float:
+        keeper = presence._keeper
+        return float(keeper.valid_until - presence._services.clock()) if keeper is not None else 0.0
 
-    return [(GroupMembership, "_must_wait", must_wait)]
+    return [(MemberPresence, "seconds_left", property(seconds_left))]
 
 
-GROUP_MUTATIONS = {f.__name__: f for f in (
-    acknowledged_before_sync, released_before_confirmation, replica_shows_unconfirmed, lease_not_checked,
-    shrinks_after_release, joining_does_not_count, joins_before_it_has_everything, outsider_is_elected, keeps_its_link,
-    epoch_stays, history_keeps_its_id, old_leader_stays_in_set, copy_in_the_set, min_in_sync_is_ignored,
-    renewed_while_stuck, lost_reply_is_a_failure,
-)}
+@dataclass(frozen=True)
+class GroupMutation:
+    """As ``mutations.Mutation``. ``quick``: it runs in each test run, the others in long ones."""
+
+    patches: Callable[[], list[Patch]]
+    case: GroupCase
+    quick: bool = False
+    seeds: int = 40
+
+    def tried(self) -> Iterator[GroupCase]:
+        for seed in (self.case.seed, *range(self.seeds)):
+            yield replace(self.case, seed=seed)
+
+
+def _case(seed: int, *faults: str, **options: Any) -> GroupCase:
+    return GroupCase(seed, faults, **{"seconds": 5.0, **options})
+
+
+# The set has two members, and shrinks to one.
+_PAIR: Final = {"members": 2, "min_in_sync": 1}
+GROUP_MUTATIONS: dict[str, GroupMutation] = {
+    "released before confirmation": GroupMutation(
+        released_before_confirmation, _case(0, "isolate", seconds=3.0), quick=True
+    ),
+    "min-in-sync is ignored": GroupMutation(min_in_sync_is_ignored, _case(0, "isolate", seconds=3.0)),
+    "epoch stays": GroupMutation(epoch_stays, _case(0, "isolate", "kill", seconds=3.0), quick=True),
+    "old leader stays in the set": GroupMutation(old_leader_stays_in_set, _case(0, "isolate", "kill", seconds=3.0)),
+    "keeps its link": GroupMutation(keeps_its_link, _case(0, "isolate", "kill", "failover", seconds=3.0)),
+    "lease not checked": GroupMutation(lease_not_checked, _case(0, "deserted", seconds=3.0)),
+    "shrinks after the release": GroupMutation(shrinks_after_release, _case(0, "isolate", min_in_sync=1)),
+    "joining does not count": GroupMutation(joining_does_not_count, _case(4, "lost_swap", **_PAIR)),
+    "lost reply is a failure": GroupMutation(lost_reply_is_a_failure, _case(0, "lost_swap", **_PAIR)),
+    "outsider is elected": GroupMutation(outsider_is_elected, _case(0, "isolate", "kill", "cut_off")),
+    "acknowledged before the sync": GroupMutation(acknowledged_before_sync, _case(0, "blackout")),
+    "renewed while stuck": GroupMutation(renewed_while_stuck, _case(5, "stuck")),
+    "history keeps its ID": GroupMutation(history_keeps_its_id, _case(0, "isolate", "kill")),
+    "replica shows what is not confirmed": GroupMutation(
+        replica_shows_unconfirmed, _case(4, "isolate", "slow", seconds=6.0)
+    ),
+}

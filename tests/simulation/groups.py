@@ -37,8 +37,8 @@ from tests.simulation.workloads import Groups
 
 SETTLED: Final = 60.0  # seconds in which all members are in sync once no more faults happen
 FAULTS: Final = (
-    "kill", "power", "pause", "stuck", "partition", "one_way", "isolate", "slow", "reset", "cut_off", "lost_replies",
-    "lost_swap", "failover", "restart", "blackout", "checkpoint", "ambush",
+    "kill", "power", "pause", "stuck", "partition", "one_way", "isolate", "deserted", "slow", "reset", "cut_off",
+    "lost_replies", "lost_swap", "failover", "restart", "blackout", "checkpoint", "ambush",
 )  # fmt: skip
 CLIENTS: Final = tuple(f"10.0.1.{at}" for at in range(5))  # their hosts
 SHOWN: Final = 80  # lines of the trace in a report
@@ -238,6 +238,7 @@ class GroupWorld:
 
     async def _read(self) -> None:
         last: tuple[SimConnection | None, set[int]] = None, set()
+        leaves = self.random.choice((0.1, 0.005))  # the probability, after each read
 
         async def step(connection: SimConnection) -> None:
             nonlocal last
@@ -256,7 +257,7 @@ class GroupWorld:
             missing = last[1] - numbers if connection is last[0] else set()
             assert not missing, f"a client does not see {sorted(missing)[:5]} any more, on the same connection"
             last = connection, numbers
-            if self.loop.random.random() < 0.1:
+            if self.loop.random.random() < leaves:
                 raise LostError("it turns to another member")
 
         await self._connected(step)

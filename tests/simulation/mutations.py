@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 from unittest.mock import patch
 
 from persistence.fullcopy import READY, Incoming
@@ -42,8 +42,13 @@ class Mutation:
             yield replace(self.case, seed=seed)
 
 
+class Broken(Protocol):
+    @property
+    def patches(self) -> Callable[[], list[Patch]]: ...
+
+
 @contextmanager
-def broken(mutation: Mutation) -> Iterator[None]:
+def broken(mutation: Broken) -> Iterator[None]:
     with ExitStack() as stack:
         for target, name, value in mutation.patches():
             stack.enter_context(patch.object(target, name, value))

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from respserver.group.document import MemberRecord, ServerGroupState
+from tests.simulation.cases import SimulationError
+from tests.simulation.groupmembers import forbidden
+from tests.simulation.groupmutations import GROUP_MUTATIONS
 from tests.simulation.groups import GroupCase, case, run
+from tests.simulation.mutations import broken
+
+QUICK = [name for name, mutation in GROUP_MUTATIONS.items() if mutation.quick]
 
 
 def test_without_faults() -> None:
@@ -20,11 +28,53 @@ def test_seeds(seed: int) -> None:
     assert run(replace(case(seed), seconds=4.0)).acknowledged > 10
 
 
-def test_a_lost_lease_can_be_described() -> None:
-    """ROLE failed right after the coordinator had ended the lease."""
-    assert run(case(126)).acknowledged > 10
-
-
 def test_the_same_seed_is_the_same_run() -> None:
     short = replace(case(22), seconds=2.0)
     assert run(short) == run(short)
+
+
+def detected(name: str) -> None:
+    mutation = GROUP_MUTATIONS[name]
+    with broken(mutation):
+        for tried in mutation.tried():
+            try:
+                run(tried)
+            except SimulationError:
+                break
+        else:
+            pytest.fail(f"no seed detects this mutation: {mutation.patches.__doc__}")
+    run(tried)  # the seed detects the mutation, and not something else
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_broken_rule_is_detected(name: str) -> None:
+    detected(name)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [name for name in GROUP_MUTATIONS if name not in QUICK])
+def test_every_broken_rule_is_detected(name: str) -> None:
+    detected(name)
+
+
+@pytest.mark.parametrize(
+    ("who", "new", "message"),
+    [
+        ("a", {"in_sync": ("a",)}, ""),
+        ("a", {"in_sync": ("a", "b", "c")}, ""),
+        ("c", {"in_sync": ("a", "b", "c")}, "it adds"),
+        ("b", {"in_sync": ("a",)}, ""),  # it withdraws
+        ("b", {"epoch": 5, "leader": "b", "in_sync": ("b",)}, ""),
+        ("a", {"epoch": 5, "leader": "b"}, ""),  # it hands over
+        ("b", {"epoch": 5, "leader": "b"}, "did not consent"),
+        ("b", {"leader": "b"}, "leads in epoch 4"),
+        ("b", {"epoch": 6, "leader": "b", "in_sync": ("b",)}, "epoch 6 follows"),
+        ("c", {"epoch": 5, "leader": "c", "in_sync": ("c",)}, "the set was"),
+    ],
+)
+def test_changes_of_the_state(who: str, new: dict[str, Any], message: str) -> None:
+    record = MemberRecord("h:1", "0" * 40, "1")
+    old = ServerGroupState("0" * 40, 4, "a", ("a", "b"), dict.fromkeys("abc", record))
+    wrong = forbidden(who, old, replace(old, **new))
+    assert message in wrong
+    assert bool(message) == bool(wrong)
