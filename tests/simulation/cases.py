@@ -4,31 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import random
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from respserver.server import RespServer
-from tests.replication.differences import differences
 from tests.simulation.checker import Ledger
 from tests.simulation.clients import Client, Directory, LostError, SimConnection, Word, asked
-from tests.simulation.disk import Disk, simulated
 from tests.simulation.faults import HARMLESS, KILLS, Faults
-from tests.simulation.members import PORT, Member
+from tests.simulation.members import Member
 from tests.simulation.network import NetworkLoop
-from tests.simulation.simloop import Process
 from tests.simulation.workloads import KEYS, READ_GROUP, RETRY, WORKS, Groups, Transactions
+from tests.simulation.world import SimulationError, SimWorld, contents_differ, differences_of, play
 
 SETTLED: Final = 120.0  # seconds in which the members become equal once no more faults happen
 KINDS: Final = ("one leader", "promotions", "redelivery")
 IDLE_ROUNDS: Final = 40  # times RETRY; the clock of a new leader may be that much behind the old one's
-SHOWN: Final = 60  # lines of the trace in a report
-
-
-class SimulationError(AssertionError):
-    """Something that must be true is not."""
 
 
 @dataclass(frozen=True)
@@ -76,13 +67,14 @@ def case(seed: int, kind: str | None = None) -> Case:
     )  # fmt: skip
 
 
-class World:
+class World(SimWorld):
     """One run of a case."""
 
+    members: list[Member]
+
     def __init__(self, case: Case, loop: NetworkLoop, top: Path) -> None:
+        super().__init__(loop, top)
         self.case = case
-        self.loop = loop
-        loop.hidden = str(top)
         self.ledger = Ledger(case.kind == "one leader")
         chance = random.Random(loop.random.random())
         self.members = [
@@ -96,6 +88,7 @@ class World:
         # what WAITAOF has confirmed is on the disks of all members, the leader's too
         survivable = case.appendfsync == "always" or not self.ledger.lossless
         self.faults = Faults(loop, self.members, hosts, self.directory, survivable, not self.ledger.lossless)
+        self.happened = self.faults.happened
         self.compared = 0
         loop.on_muted = self._stopped_at_step
 
@@ -107,26 +100,13 @@ class World:
             "repl-backlog-size": str(self.case.backlog), "stream-node-max-entries": str(self.case.node_entries),
         }  # fmt: skip
 
-    def disk_of(self, process: Process) -> Disk | None:
-        return next((member.disk for member in self.members if member.process is process), None)
-
     def _stopped_at_step(self, process: Process) -> None:
         for member in self.members:
             if member.process is process:
                 member.kill(member.disk.power)
 
     # -- the run -----------------------------------------------------------------------------------------------
-    async def main(self) -> None:
-        try:
-            await self._run()
-        finally:
-            for member in self.members:
-                member.end()
-            for process in self.loop.processes:
-                if process is not self.loop.world:
-                    process.die()
-
-    async def _run(self) -> None:
+    async def run(self) -> None:
         for member in self.members:
             member.start()
         case, replicas = self.case, self.case.members - 1
@@ -143,7 +123,7 @@ class World:
         ]  # fmt: skip
         watching = [asyncio.create_task(self._watch()), asyncio.create_task(self._compare())]
         await self.faults.run(case.faults, case.seconds)
-        self._check_trouble()
+        self.check_trouble()
         self.faults.heal()
         await asyncio.sleep(1.0)
         for client in clients:
@@ -152,12 +132,9 @@ class World:
         assert all(client.done.done() for client in clients), "a client hangs"
         for task in watching:
             task.cancel()
-        self._check_trouble()
+        self.check_trouble()
         await self._settle()
         await self._check()
-
-    def _check_trouble(self) -> None:
-        assert not self.loop.trouble, "; ".join(self.loop.trouble)
 
     async def _watch(self) -> None:
         """Look at any member at any time: a transaction is never seen in part."""
@@ -180,17 +157,10 @@ class World:
         """Look into the members at any time: a replica whose link is up and whose log is as long has the same data."""
         while True:
             await asyncio.sleep(self.loop.random.uniform(0.02, 0.3))
-            servers = [member.server for member in self.members if member.running and member.server is not None]
-            idle = [each for each in servers if hasattr(each, "checkpoints") and _is_idle(each)]
-            for leader in idle:
-                for replica in idle:
-                    leads = (
-                        replica.data.follower and replica.link.up and replica.link.leads_to(leader.config.bind[0], PORT)
-                    )
-                    if leads and replica.data.disk.offset == leader.data.disk.offset:
-                        self.compared += 1
-                        if replica.data.ks.digest() != leader.data.ks.digest():
-                            self.loop.trouble.append(f"contents differ at log offset {leader.data.disk.offset}")
+            count, wrong = contents_differ(self.members)
+            self.compared += count
+            if wrong:
+                self.loop.trouble.append(wrong)
 
     async def _settle(self) -> None:
         """Wait until all members have the leader's log."""
@@ -203,11 +173,11 @@ class World:
                 digests = [await asked(self.loop, member, "DEBUG", "DIGEST") for member in self.members]
                 if offsets == [await self._offset(member) for member in self.members]:
                     break
-            self._check_trouble()
+            self.check_trouble()
             assert self.loop.virtual < end, f"the members' logs do not become equal: they end at {offsets}"
             await asyncio.sleep(0.2)
         if len(set(digests)) != 1:
-            found = [await self._differences(leader, member) for member in self.members if member is not leader]
+            found = [await differences_of(self.loop, leader, member) for member in self.members if member is not leader]
             raise AssertionError(f"at log offset {offsets[0]} the contents differ: {digests}: {found}")
 
     async def _offset(self, member: Member) -> int | None:
@@ -222,34 +192,12 @@ class World:
             return None
         return int(facts["slave_repl_offset"])
 
-    async def _differences(self, one: Member, other: Member) -> list[str]:
-        """Return what clients see of a difference. The questions are those of the tests with real processes."""
-        answers: dict[tuple[Any, ...], Any] = {}
-
-        class NotAskedError(BaseException):
-            """Not an Exception: those are answers."""
-
-        def ask(member: Member) -> Callable[..., Any]:
-            def asking(*words: Any) -> Any:
-                if (member, *words) not in answers:
-                    raise NotAskedError((member, *words))
-                return answers[(member, *words)]
-
-            return asking
-
-        while True:
-            try:
-                return differences(ask(one), ask(other))
-            except NotAskedError as question:
-                (words,) = question.args
-                answers[words] = await asked(self.loop, words[0], *words[1:], proto=3)
-
     async def _check(self) -> None:
         for member in self.members:
             rows = {key: await asked(self.loop, member, "TRANGE", key, "-", "+") or [] for key in KEYS}
             self.ledger.check_end(rows)
         await self._drain()
-        self._check_trouble()
+        self.check_trouble()
 
     async def _drain(self) -> None:
         await drained(self.ledger, await SimConnection.open(self.loop, self.directory.leader), self.loop.random)
@@ -274,32 +222,13 @@ async def drained(ledger: Ledger, connection: SimConnection, chance: random.Rand
     assert not must, f"{len(must)} messages were not acknowledged, and do not come again, such as {min(must)!r}"
 
 
-def _is_idle(server: RespServer) -> bool:
-    """Return whether memory and log of a server agree now."""
-    return not (server.gates.loading or server.data.ks.log or server.ticks.stalled)
-
-
 def run(case: Case) -> Result:
     """Run a case. Raises SimulationError."""
-    loop = NetworkLoop(case.seed)
-    place = "/dev/shm" if Path("/dev/shm").is_dir() else None
-    with tempfile.TemporaryDirectory(prefix="tidelog-sim-", dir=place, ignore_cleanup_errors=True) as top:
-        world = World(case, loop, Path(top))
-        with simulated(loop, world.disk_of):
-            try:
-                loop.run_until_complete(world.main())
-            except AssertionError as error:
-                lines = "\n".join(list(loop.lines)[-SHOWN:])
-                raise SimulationError(
-                    f"{error}\n{case}\nfaults: {' '.join(world.faults.happened)}\n{lines}\n"
-                    f"Run it again: .venv/bin/python -m tests.simulation {case.seed} '{case.kind}'"
-                ) from error
-            finally:
-                loop.world.die()
-                loop.close()
+    again = f"{case}\nRun it again: .venv/bin/python -m tests.simulation {case.seed} '{case.kind}'"
+    world = play(case.seed, lambda loop, top: World(case, loop, top), again)
     ledger = world.ledger
     return Result(
-        loop.trace(), len(ledger.kept), ledger.delivered, ledger.reads, world.compared, tuple(world.faults.happened)
+        world.loop.trace(), len(ledger.kept), ledger.delivered, ledger.reads, world.compared, tuple(world.happened)
     )
 
 

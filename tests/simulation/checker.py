@@ -15,8 +15,8 @@ If the leader may change, replication without confirmed replies promises only wh
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import pairwise
-from typing import Any
 
 Fact = tuple[str, bytes]  # key and value of an entry; each value is sent once
 
@@ -88,6 +88,7 @@ def check_rows(key: str, rows: Sequence[Sequence[bytes]]) -> list[bytes]:
     return values
 
 
-def number(entry_id: Any) -> tuple[int, int]:
-    time, _, rest = bytes(entry_id).replace(b"-", b".").partition(b".")
+@lru_cache(maxsize=1 << 14)  # readers see the same IDs again and again
+def number(entry_id: bytes) -> tuple[int, int]:
+    time, _, rest = entry_id.replace(b"-", b".").partition(b".")
     return int(time), int(rest)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import hiredis
@@ -41,6 +42,7 @@ class SimConnection(asyncio.Protocol):
         self._waiting: deque[asyncio.Future[Any]] = deque()
         self._transport: asyncio.Transport
         self._lost = False
+        self.on_message: Callable[[Any], None] | None = None  # called with messages of channels
 
     @classmethod
     async def open(cls, loop: NetworkLoop, member: Member) -> SimConnection:
@@ -62,6 +64,9 @@ class SimConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._reader.feed(data)
         while (reply := self._reader.gets()) is not False:
+            if self.on_message is not None and not self._waiting:
+                self.on_message(reply)
+                continue
             future = self._waiting.popleft()
             if not future.done():
                 future.set_result(reply)

@@ -11,7 +11,8 @@ import random
 from typing import Final
 
 from tests.simulation.clients import asked
-from tests.simulation.groupmembers import TOP, GroupMember
+from tests.simulation.groupchecks import LEADER, GroupRecord
+from tests.simulation.groupmembers import GroupMember
 from tests.simulation.network import NetworkLoop
 
 # lines of the trace at which a second failure is the most dangerous
@@ -19,6 +20,7 @@ MOMENTS: Final = (
     "state:", "This member leads", "leads the group", "Continuing from", "is being deleted", "The copy is in use",
     "requests synchronization", "Failover:",
 )  # fmt: skip
+CONTINUED: Final = 6.0  # seconds after which a group has replaced a member: lease, in-sync-timeout, waits to connect
 EXPIRED: Final = 3.6  # seconds after which a lease that is not renewed has expired, whatever is on the way
 
 
@@ -27,11 +29,22 @@ class GroupFaults:
 
     def __init__(
         self, loop: NetworkLoop, members: list[GroupMember], clients: list[str], readers: list[str],
-        chance: random.Random,
+        chance: random.Random, record: GroupRecord,
     ) -> None:  # fmt: skip
         """``clients``: their hosts. ``readers``: those of clients that only read."""
         self.loop, self.members, self.random = loop, members, chance
         self.clients, self.readers = clients, readers
+        self.record = record
+        self.running = self.begun = 0  # faults
+
+    async def run(self, name: str) -> None:
+        """Let a fault happen."""
+        self.running += 1
+        self.begun += 1
+        try:
+            await getattr(self, name)()
+        finally:
+            self.running -= 1
 
     # -- helpers -------------------------------------------------------------------------------------------------
     async def _moment(self, longest: float = 3.0) -> None:
@@ -80,6 +93,28 @@ class GroupFaults:
             if not member.running:
                 member.start()
 
+    async def gone(self) -> None:
+        """A member is gone for long. If nothing else happens, the others soon continue."""
+        if len(self.members) < 3 or self.running > 1:
+            return
+        begun, member = self.begun, self._any()
+        await asyncio.sleep(2.0)  # a member may still be on its way back
+        member.kill(power=self.random.random() < 0.5)
+        await asyncio.sleep(CONTINUED)
+        before = len(self.record.acknowledged)
+        await asyncio.sleep(1.0)
+        if begun == self.begun and len(self.record.acknowledged) == before:
+            self.loop.trouble.append(f"only {member.name} is gone, and nothing is acknowledged")
+        if not member.running:
+            member.start()
+
+    async def distrust(self) -> None:
+        """A member finds that its log is not that of its leader, and needs a copy."""
+        member = self.random.choice(self.members)
+        if member.loaded and member.server is not None and member.server.data.follower:
+            member.server.link._distrust = True
+            self._break({member.host})
+
     async def blackout(self) -> None:
         """All members lose power together."""
         for member in self.members:
@@ -117,7 +152,7 @@ class GroupFaults:
         member.stick(True)
         await self._moment(8.0)
         if member.stuck and self.loop.virtual - member.stuck_since > EXPIRED:
-            leader = self.members[0].store.keys.get(f"{TOP}/leader")
+            leader = self.members[0].store.keys.get(LEADER)
             if leader is not None and json.loads(leader.value)["name"] == member.name:
                 self.loop.trouble.append(f"{member.name} still leads, though its event loop is stuck for seconds")
         member.stick(False)
@@ -201,8 +236,15 @@ class GroupFaults:
 
     async def reset(self) -> None:
         """A connection between two members breaks."""
+        self._break({each.host for each in self.members})
+
+    def _break(self, one: set[str]) -> None:
+        """Break a connection of these hosts to a member."""
         network, hosts = self.loop.network, {each.host for each in self.members}
-        found = [each for each in network.transports if not each.gone and {each.host, each.other} <= hosts]
+        found = [
+            each for each in network.transports
+            if not each.gone and {each.host, each.other} <= hosts and {each.host, each.other} & one
+        ]  # fmt: skip
         if found:
             network.reset(self.random.choice(found))
 

@@ -1,8 +1,6 @@
-"""The members of a simulated server group, and their coordinator, which also checks how the group's state changes.
+"""The members of a simulated server group, and their coordinator.
 
-Rule 1: the thread that renews a lease is a process of its own: it goes on while the event loop of its member is stuck.
-Rule 2: only the leader adds members to the in-sync set, or appoints its successor. Anyone else can only make itself the
-leader: of a new epoch, as a member of the set, and without the old leader in it.
+Rule: the thread that renews a lease is a process of its own: it goes on while the event loop of its member is stuck.
 """
 
 from __future__ import annotations
@@ -16,10 +14,10 @@ from coordinator.keeper import keep_renewing
 from coordinator.renewals import Renewals
 from coordinator.simulated import SimulatedStore
 from respserver.config.config import Config
-from respserver.group.document import ServerGroupState, decode
 from respserver.group.services import GroupServices
 from respserver.server import RespServer
 from storage.streams.stream import Stream
+from tests.simulation.groupchecks import STATE, GroupChecks
 from tests.simulation.members import PORT, Member, SimClock, SimLogger
 from tests.simulation.network import NetworkLoop
 from tests.simulation.simloop import Process
@@ -27,48 +25,28 @@ from tests.simulation.simloop import Process
 T = TypeVar("T")
 TIMEOUT: Final = 0.4  # seconds of a call to the coordinator
 KEY: Final = "log"  # the stream of the clients
-TOP: Final = "tidelog/groups/tide"  # of the keys
 
 
 class SimStore(SimulatedStore):
-    """Notifies the members in their order: that of a set differs from run to run. Checks changes of the state."""
+    """Notifies the members in their order: that of a set differs from run to run."""
 
-    def __init__(self, loop: NetworkLoop) -> None:
+    def __init__(self, members: list[GroupMember], checks: GroupChecks) -> None:
         super().__init__()
-        self._loop = loop
-        self.members: list[GroupMember] = []
+        self._members, self._checks = members, checks
 
     def swap_for(self, who: str, key: str, value: bytes | None, version: int, lease: Lease | None) -> int | None:
         """Change a key for a member."""
-        before = self.keys.get(key)
+        found = self.keys.get(key)
+        before = found.value if found is not None else None
         changed = self.swap(key, value, version, lease)
-        if changed is not None and key == f"{TOP}/state" and value is not None:
-            state = decode(value)
-            self._loop.note(f"state: {who} sets epoch {state.epoch}, leader {state.leader}, {state.in_sync}")
-            if before is not None and (wrong := forbidden(who, decode(before.value), state)):
-                self._loop.trouble.append(f"{who} changes the state of the group: {wrong}")
+        if changed is not None:
+            self._checks.changed(who, key, before, value)
         return changed
 
     def _notify(self, key: str) -> None:
-        for member in self.members:
+        for member in self._members:
             if member.coordinator is not None:
                 member.coordinator.changed(key)
-
-
-def forbidden(who: str, old: ServerGroupState, new: ServerGroupState) -> str:
-    """Return why a member must not replace a state by another one; "" if it may (Rule 2)."""
-    added = set(new.in_sync) - set(old.in_sync)
-    if new.epoch == old.epoch:
-        if new.leader != old.leader:
-            return f"{new.leader} leads in epoch {new.epoch}, in which {old.leader} led"
-        return f"it adds {added}, and does not lead" if added and who != old.leader else ""
-    if new.epoch != old.epoch + 1:
-        return f"epoch {new.epoch} follows epoch {old.epoch}"
-    if new.leader not in old.in_sync or added:
-        return f"{new.leader} leads with {new.in_sync}, and the set was {old.in_sync}"
-    if who != old.leader and (who != new.leader or old.leader in new.in_sync):
-        return f"{new.leader} leads with {new.in_sync}, and {old.leader} did not consent"
-    return ""
 
 
 # -- the coordinator -------------------------------------------------------------------------------------------------
@@ -124,7 +102,7 @@ class SimCoordinator:
 
     async def swap(self, key: str, value: bytes | None, version: int, lease: Lease | None = None) -> int | None:
         return await self._call(
-            lambda: self._store.swap_for(self._member.name, key, value, version, lease), key == f"{TOP}/state"
+            lambda: self._store.swap_for(self._member.name, key, value, version, lease), key == STATE
         )
 
     async def grant(self, ms: int) -> Lease:
@@ -226,7 +204,7 @@ class GroupMember(Member):
     stopped = False  # SIGSTOP
     stuck = False  # its event loop is stuck
     stuck_since = 0.0  # by the virtual clock
-    newest = 0  # the ID of the newest entry of the log when the process ended
+    held = 0  # the ID of the newest entry of the writers when the process ended
     store: SimStore
     coordinator: SimCoordinator | None = None
     threads: list[Process]  # of its process
@@ -249,16 +227,47 @@ class GroupMember(Member):
             for thread in self.threads:
                 thread.paused = self.stopped
 
-    def newest_entry(self, key: str) -> int:
-        """Return the ID of the newest entry of a stream that this member has; of a dead one, when it ended."""
-        if self.running and self.server is not None and hasattr(self.server, "data"):
-            stream = self.server.data.ks.keys.get(key.encode())
-            return stream.newest_id() if isinstance(stream, Stream) else 0
-        return self.newest
+    @property
+    def loaded(self) -> bool:
+        """Whether its process runs and has its data in memory."""
+        return self.running and hasattr(self.server, "checkpoints") and not self._server.gates.loading
+
+    @property
+    def _server(self) -> RespServer:
+        assert self.server is not None
+        return self.server
+
+    def has_entry(self, number: int, entry: int) -> bool:
+        """Return whether the stream of the writers has this number under this ID; only if it is loaded."""
+        stream = self._server.data.ks.keys.get(KEY.encode()) if self.loaded else None
+        found = stream.find(entry) if isinstance(stream, Stream) else None
+        return found is not None and bytes(found).endswith(b"\r\n%d\r\n" % number)
+
+    def entry_of(self, number: int) -> int:
+        """Return the ID of a number in the stream of the writers; 0 if it is not loaded, or does not have it."""
+        stream = self._server.data.ks.keys.get(KEY.encode()) if self.loaded else None
+        if not isinstance(stream, Stream):
+            return 0
+        end = b"\r\n%d\r\n" % number
+        ids = (stream.id_at(at) for at in range(stream.next_ord - 1, stream.first_ord - 1, -1))
+        return next((entry for entry in ids if bytes(stream.find(entry) or b"").endswith(end)), 0)
+
+    def holds(self, number: int, entry: int) -> bool:
+        """Return whether it has an entry; of a dead one, when it ended."""
+        return self.has_entry(number, entry) if self.loaded else self.held >= entry
+
+    def may_release(self) -> bool:
+        """Return whether it may release replies now, as the leader."""
+        if not self.loaded or self._server.membership is None:
+            return False
+        keeper = self._server.membership.presence._keeper
+        clock = self.loop.virtual * self.rate
+        return self._server.membership.in_sync.leading and keeper is not None and clock < keeper.valid_until
 
     def end(self, power: bool = False) -> None:
         if self.running:
-            self.newest = self.newest_entry(KEY)
+            stream = self._server.data.ks.keys.get(KEY.encode()) if self.loaded else None
+            self.held = stream.newest_id() if isinstance(stream, Stream) else self.held
             self.stopped = self.stuck = False
             for thread in self.threads:
                 thread.die()

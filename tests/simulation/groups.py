@@ -1,47 +1,42 @@
 """A simulated server group: members with a coordinator, clients that find the leader themselves, and faults of both.
 
-Rule 1: a client that was told that an entry was appended finds it in each later read of a leader, and so it finds what
-any reader has seen before. The reads of one connection are monotonic, also at a replica.
-Rule 2: an entry that was acknowledged is on min-in-sync members.
-Rule 3: of a consumer group, no message comes again whose acknowledgement was confirmed. All others come again.
-Rule 4: at the end, all members are in sync and equal. Each entry that was acknowledged or seen is there once, in the
-order of IDs, and none that was refused.
-Rule 5: the state of the group changes only as ``groupmembers`` allows.
+Rule 1: what ``groupclients`` says about clients, and ``groupchecks`` about the members and the coordinator, holds.
+Rule 2: at the end, all members are in sync and equal, also in what clients see of them: contents, groups, pending
+messages, deliveries. Each entry that was acknowledged or seen is there once, in the order of IDs, and none that was
+refused.
+Rule 3: of a consumer group, each message comes again that was not acknowledged, and no other one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-import tempfile
 import types
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
-from unittest.mock import patch
+from typing import Final
 
 from respserver.group import identity, membership, presence
 from respserver.group.document import decode
-from storage.model.ids import parse_id
-from tests.simulation.cases import RETRY, SimulationError, drained
-from tests.simulation.checker import Ledger, check_rows
-from tests.simulation.clients import LostError, RefusedError, SimConnection, asked
-from tests.simulation.disk import Disk, simulated
+from tests.simulation.cases import RETRY, drained
+from tests.simulation.checker import check_rows
+from tests.simulation.clients import SimConnection, asked
+from tests.simulation.groupchecks import STATE, GroupChecks, GroupRecord
+from tests.simulation.groupclients import GroupClients
 from tests.simulation.groupfaults import GroupFaults
-from tests.simulation.groupmembers import KEY, TOP, GroupMember, SimStore
+from tests.simulation.groupmembers import KEY, GroupMember, SimStore
 from tests.simulation.network import NetworkLoop
-from tests.simulation.simloop import Process
-from tests.simulation.workloads import Groups
+from tests.simulation.world import Patch, SimWorld, differences_of, play
 
 SETTLED: Final = 60.0  # seconds in which all members are in sync once no more faults happen
 FAULTS: Final = (
     "kill", "power", "pause", "stuck", "partition", "one_way", "isolate", "deserted", "slow", "reset", "cut_off",
-    "lost_replies", "lost_swap", "failover", "restart", "blackout", "checkpoint", "ambush",
+    "lost_replies", "lost_swap", "failover", "restart", "blackout", "checkpoint", "ambush", "distrust", "gone",
 )  # fmt: skip
-CLIENTS: Final = tuple(f"10.0.1.{at}" for at in range(5))  # their hosts
-SHOWN: Final = 80  # lines of the trace in a report
+WORKS: Final = ("write", "write", "read", "read", "block", "listen", "consume", "churn")
+READERS: Final = ("read", "block", "listen")  # they change nothing
+OFFSET: Final = 100.0  # seconds by which a clock is wrong, by its drift
 
 
 @dataclass(frozen=True)
@@ -56,17 +51,23 @@ class GroupCase:
     min_in_sync: int = 2
     backlog: int = 10**7
     at_once: int = 2  # faults
+    appendfsync: str = "everysec"
+    node_entries: int = 100  # entries of a macro node
+    works: tuple[str, ...] = WORKS  # one client each
 
 
 @dataclass(frozen=True)
 class GroupResult:
-    """``longest``: virtual seconds between two acknowledged appends."""
+    """``longest``: virtual seconds between two acknowledged appends. ``deleted``: how often a member has deleted the end
+    of its log. ``compared``: number of comparisons of a member with the leader during the run."""
 
     trace: str
     acknowledged: int
     seen: int
     epochs: int
     longest: float
+    deleted: int
+    compared: int
 
 
 def case(seed: int) -> GroupCase:
@@ -75,33 +76,32 @@ def case(seed: int) -> GroupCase:
     return GroupCase(
         seed, faults, drift=chance.choice((0.0, 0.0, 0.02)), min_in_sync=chance.choice((1, 2, 2)),
         members=chance.choice((2, 3, 3, 3)), backlog=chance.choice((1, 10**7)), at_once=chance.choice((1, 2, 2, 3)),
+        appendfsync=chance.choice(("always", "everysec", "no")), node_entries=chance.choice((4, 100)),
     )  # fmt: skip
 
 
-# -- the run ---------------------------------------------------------------------------------------------------------
-class GroupWorld:
+class GroupWorld(SimWorld):
     """One run of a case."""
 
+    members: list[GroupMember]
+
     def __init__(self, case: GroupCase, loop: NetworkLoop, top: Path) -> None:
-        self.case, self.loop = case, loop
-        loop.hidden = str(top)
+        super().__init__(loop, top)
+        self.case = case
         self.random = random.Random(loop.random.random())
-        self.store = SimStore(loop)
-        self.members = self.store.members
+        self.members, self.happened = [], []
+        self.record = GroupRecord()
+        self.checks = GroupChecks(loop, self.members, self.record)
+        self.store = SimStore(self.members, self.checks)
         for number in range(1, case.members + 1):
-            member = GroupMember(loop, top, number, self._settings(number), case.drift * self.random.uniform(-1, 1))
-            member.store = self.store
+            drift = case.drift * self.random.uniform(-1, 1)
+            member = GroupMember(loop, top, number, self._settings(number), drift)
+            member.store, member.offset = self.store, OFFSET * drift
             self.members.append(member)
-        self.faults = GroupFaults(loop, self.members, list(CLIENTS), list(CLIENTS[2:4]), self.random)
-        self.ledger = Ledger(lossless=True)  # of the consumer group
-        self.acknowledged: dict[int, None] = {}
-        self.unknown: set[int] = set()
-        self.seen: set[int] = set()
-        self.longest = 0.0
-        self._last = 0.0
-        self._number = 0
-        self.happened: list[str] = []
-        self.stopping = False
+        self.clients = GroupClients(loop, self.members, self.record, case.min_in_sync, self.random)
+        hosts = [f"10.0.1.{at}" for at in range(len(case.works))]
+        readers = [host for host, work in zip(hosts, case.works, strict=True) if work in READERS]
+        self.faults = GroupFaults(loop, self.members, hosts, readers, self.random, self.record)
 
     def _settings(self, number: int) -> dict[str, str]:
         return {
@@ -109,28 +109,41 @@ class GroupWorld:
             "repl-ping-replica-period": "1", "repl-timeout": "5", "shutdown-timeout": "1", "save": "",
             "group": "tide", "coordinator": "file:///simulated", "group-member": f"m{number}", "group-lease": "2000",
             "in-sync-timeout": "1000", "min-in-sync": str(self.case.min_in_sync),
-            "repl-backlog-size": str(self.case.backlog),
+            "repl-backlog-size": str(self.case.backlog), "appendfsync": self.case.appendfsync,
+            "stream-node-max-entries": str(self.case.node_entries),
         }  # fmt: skip
 
-    def disk_of(self, process: Process) -> Disk | None:
-        return next((member.disk for member in self.members if member.process is process), None)
+    def patches(self) -> Iterable[Patch]:
+        secrets = types.SimpleNamespace(token_hex=lambda count: self.loop.random.randbytes(count).hex())
+        yield from ((module, "secrets", secrets) for module in (identity, membership, presence))
+        yield from self.checks.patches()
 
-    async def main(self) -> None:
-        try:
-            await self._run()
-        finally:
-            for member in self.members:
-                member.end()
-            for process in self.loop.processes:
-                if process is not self.loop.world:
-                    process.die()
-
-    async def _run(self) -> None:
+    async def run(self) -> None:
         for member in self.members:
             member.start()
-        processes = [self.loop.process(f"c{at}", host) for at, host in enumerate(CLIENTS)]
-        works = (self._write, self._write, self._read, self._read, self._consume)
-        clients = [process.start(work()) for process, work in zip(processes, works, strict=True)]
+        tasks = [
+            self.loop.process(f"c{at}", f"10.0.1.{at}").start(getattr(self.clients, work)())
+            for at, work in enumerate(self.case.works)
+        ]
+        watching = asyncio.create_task(self.checks.watch())
+        await self._let_fail()
+        self.faults.heal()
+        before = len(self.record.acknowledged)
+        until = self.loop.virtual + SETTLED
+        while len(self.record.acknowledged) < before + 5:
+            assert self.loop.virtual < until, "nothing is acknowledged although no fault happens any more"
+            self.check_trouble()
+            await asyncio.sleep(0.1)
+        self.clients.stopping = True
+        await asyncio.wait(tasks, timeout=30)
+        assert all(task.done() for task in tasks), "a client hangs"
+        watching.cancel()
+        self.check_trouble()
+        await self._settle(until)
+        await self._check()
+
+    async def _let_fail(self) -> None:
+        """Let faults happen."""
         end = self.loop.virtual + self.case.seconds
         running: set[asyncio.Task[None]] = set()
         await asyncio.sleep(1.0)
@@ -141,150 +154,58 @@ class GroupWorld:
                 name = self.random.choice(self.case.faults)
                 self.happened.append(name)
                 self.loop.note(f"fault: {name}")
-                running.add(asyncio.create_task(getattr(self.faults, name)()))
-            self._check_trouble()
+                running.add(asyncio.create_task(self.faults.run(name)))
+            self.check_trouble()
         for task in sorted(running, key=lambda each: each.get_name()):
             await task
-        self.faults.heal()
-        before = len(self.acknowledged)
-        until = self.loop.virtual + SETTLED
-        while len(self.acknowledged) < before + 5:
-            assert self.loop.virtual < until, "nothing is acknowledged although no fault happens any more"
-            self._check_trouble()
-            await asyncio.sleep(0.1)
-        self.stopping = True
-        await asyncio.wait(clients, timeout=30)
-        assert all(client.done() for client in clients), "a client hangs"
-        self._check_trouble()
-        await self._settle(until)
-
-    def _check_trouble(self) -> None:
-        assert not self.loop.trouble, "; ".join(self.loop.trouble)
 
     async def _settle(self, until: float) -> None:
+        """Wait until all members are in sync and equal."""
         while True:
-            servers = [member.server for member in self.members if member.running and member.server is not None]
+            servers = [member.server for member in self.members if member.loaded and member.server is not None]
             states = [each.membership.store.state for each in servers if each.membership is not None]
-            if len(states) == len(self.members) and all(
+            synced = len(states) == len(self.members) and all(
                 state is not None and len(state.in_sync) == len(self.members) for state in states
-            ):
-                digests = {(each.data.disk.offset, each.data.ks.digest()) for each in servers}
-                if len(digests) == 1:
-                    break
-            self._check_trouble()
+            )
+            self.check_trouble()
+            if synced and len({each.data.disk.offset for each in servers}) == 1:
+                if len({each.data.ks.digest() for each in servers}) == 1:
+                    return
+                offset = servers[0].data.disk.offset
+                found = [await differences_of(self.loop, self.members[0], each) for each in self.members[1:]]
+                if {each.data.disk.offset for each in servers} == {offset}:
+                    raise AssertionError(f"at log offset {offset} the contents differ: {found}")
             assert self.loop.virtual < until, f"the members do not get in sync: {states}"
             await asyncio.sleep(0.2)
+
+    async def _check(self) -> None:
+        told, seen = self.record.acknowledged.keys(), self.record.seen.keys()
         for member in self.members:
-            found = await asked(self.loop, member, "TRANGE", KEY, "-", "+") or []
-            rows = [int(value) for value in check_rows(KEY, found)]
-            lost = set(self.acknowledged) - set(rows)
+            rows = {int(value) for value in check_rows(KEY, await asked(self.loop, member, "TRANGE", KEY, "-", "+"))}
+            lost = told - rows
             assert not lost, f"acknowledged and lost: {sorted(lost)[:5]}"
-            lost = self.seen - set(rows)
+            lost = seen - rows
             assert not lost, f"seen and lost: {sorted(lost)[:5]}"
-            assert set(rows) <= self.unknown | set(self.acknowledged), "an entry that was refused is there"
-            self.ledger.check_end({"g": await asked(self.loop, member, "TRANGE", "g", "-", "+") or []})
+            assert rows <= self.clients.unknown, "an entry that was refused is there"
+            self.clients.ledger.check_end({"g": await asked(self.loop, member, "TRANGE", "g", "-", "+") or []})
         await self._drain()
-        self._check_trouble()
+        self.check_trouble()
 
     async def _drain(self) -> None:
         """Read the consumer group until nothing comes any more."""
-        if self.case.drift:
-            return  # messages fall due by the clock of an earlier leader, which may be minutes ahead
-        state = decode(self.store.keys[f"{TOP}/state"].value)
-        leader = next(member for member in self.members if member.name == state.leader)
-        await asyncio.sleep(RETRY / 1000)
-        await drained(self.ledger, await SimConnection.open(self.loop, leader), self.random)
-
-    # -- clients -------------------------------------------------------------------------------------------------
-    async def _connected(self, step: Callable[[SimConnection], Any]) -> None:
-        """Run steps at any member until the run ends."""
-        while not self.stopping:
-            try:
-                connection = await SimConnection.open(self.loop, self.loop.random.choice(self.members))
-            except LostError:
-                await asyncio.sleep(0.02)
-                continue
-            try:
-                while not self.stopping:
-                    await step(connection)
-                    await asyncio.sleep(self.loop.random.choice((0.001, 0.02, 0.05)))
-            except (LostError, RefusedError):
-                await asyncio.sleep(self.loop.random.uniform(0.001, 0.05))
-            except AssertionError as error:
-                self.loop.trouble.append(str(error))
-                return
-            finally:
-                connection.close()
-
-    async def _write(self) -> None:
-        async def step(connection: SimConnection) -> None:
-            self._number += 1
-            number = self._number
-            self.unknown.add(number)
-            try:
-                entry = await connection("TAPPEND", KEY, "n", number)
-            except RefusedError:
-                self.unknown.discard(number)
-                raise
-            newest = [member.newest_entry(KEY) for member in self.members]
-            holders = sum(each >= parse_id(entry) for each in newest)
-            assert holders >= self.case.min_in_sync, f"entry {number} is acknowledged, and on {holders} members"
-            now = self.loop.virtual
-            self.longest = max(self.longest, now - self._last) if self._last else 0.0
-            self._last = now
-            self.acknowledged[number] = None
-
-        await self._connected(step)
-
-    async def _read(self) -> None:
-        last: tuple[SimConnection | None, set[int]] = None, set()
-        leaves = self.random.choice((0.1, 0.005))  # the probability, after each read
-
-        async def step(connection: SimConnection) -> None:
-            nonlocal last
-            before = set(self.acknowledged) | self.seen
-            answers = await connection.ask(("MULTI",), ("ROLE",), ("TRANGE", KEY, "-", "+"), ("EXEC",))
-            if not isinstance(answers[3], list):
-                raise RefusedError(str(answers[3]))
-            role, rows = answers[3]
-            numbers = {int(value) for value in check_rows(KEY, rows)}
-            self.seen |= numbers
-            if role[0] == b"master":
-                missing = before - numbers
-                assert not missing, (
-                    f"a leader does not show {sorted(missing)[:5]}, which were acknowledged or seen before"
-                )
-            missing = last[1] - numbers if connection is last[0] else set()
-            assert not missing, f"a client does not see {sorted(missing)[:5]} any more, on the same connection"
-            last = connection, numbers
-            if self.loop.random.random() < leaves:
-                raise LostError("it turns to another member")
-
-        await self._connected(step)
-
-    async def _consume(self) -> None:
-        await self._connected(Groups(self.ledger, 9, self.random, (), []).work)
+        leader = decode(self.store.keys[STATE].value).leader
+        member = next(member for member in self.members if member.name == leader)
+        # messages fall due by the clock of an earlier leader
+        await asyncio.sleep(RETRY / 1000 + 2 * OFFSET * self.case.drift)
+        await drained(self.clients.ledger, await SimConnection.open(self.loop, member), self.random)
 
 
 def run(case: GroupCase) -> GroupResult:
     """Run a case. Raises SimulationError."""
-    loop = NetworkLoop(case.seed)
-    place = "/dev/shm" if Path("/dev/shm").is_dir() else None
-    with tempfile.TemporaryDirectory(prefix="tidelog-sim-", dir=place, ignore_cleanup_errors=True) as top:
-        world = GroupWorld(case, loop, Path(top))
-        secrets = types.SimpleNamespace(token_hex=lambda count: loop.random.randbytes(count).hex())
-        with ExitStack() as stack:
-            stack.enter_context(simulated(loop, world.disk_of))
-            for module in (identity, joining, presence, standing):
-                stack.enter_context(patch.object(module, "secrets", secrets))
-            try:
-                loop.run_until_complete(world.main())
-            except AssertionError as error:
-                lines = "\n".join([line for line in loop.lines if " reads " not in line][-SHOWN:])
-                raise SimulationError(f"{error}\n{case}\nfaults: {' '.join(world.happened)}\n{lines}") from error
-            finally:
-                loop.world.die()
-                loop.close()
-    state = world.store.keys[f"{TOP}/state"]
-    epochs = decode(state.value).epoch
-    return GroupResult(loop.trace(), len(world.acknowledged), len(world.seen), epochs, world.longest)
+    world = play(case.seed, lambda loop, top: GroupWorld(case, loop, top), case)
+    epochs = decode(world.store.keys[STATE].value).epoch
+    record, checks = world.record, world.checks
+    return GroupResult(
+        world.loop.trace(), len(record.acknowledged), len(record.seen), epochs, world.clients.longest, checks.deleted,
+        checks.compared,
+    )  # fmt: skip

@@ -23,8 +23,7 @@ from respserver.roles.replicas import Replicas
 from respserver.runtime.ticks import Ticks
 from storage.keyspace.replay import replay
 from tests.simulation.cases import Case
-
-Patch = tuple[Any, str, Any]  # what is patched, the name, the new value
+from tests.simulation.world import Patch
 
 
 @dataclass(frozen=True)

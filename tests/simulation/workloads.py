@@ -163,6 +163,34 @@ class Redelivery(Work):
                 await server("TTOUCH", "r", "again", 15, row[0])
 
 
+class Claims(Work):
+    """Consumers that claim each other's messages. Their contents are compared."""
+
+    async def work(self, server: SimConnection) -> None:
+        chance = self.random
+        consumer, idle = f"c{chance.randrange(3)}", chance.choice((0, 50, 300))
+        what = chance.randrange(8)
+        if what < 2:
+            await server.ask(("XGROUP", "CREATE", "x", "team", "0", "MKSTREAM"))  # it may exist
+            await server("TMAPPEND", "x", "FIELDS", 1, "f", "VALUES", *range(chance.randint(1, 5)))
+        elif what == 2:
+            await server("XAUTOCLAIM", "x", "team", consumer, idle, "0", "COUNT", chance.randint(1, 10))
+        elif what == 3 and chance.random() < 0.2:
+            await server("XGROUP", "DELCONSUMER", "x", "team", consumer)
+        elif what == 4 and chance.random() < 0.1:
+            await server("XGROUP", "SETID", "x", "team", chance.choice(("0", "$")))
+        else:
+            streams = await server("XREADGROUP", "GROUP", "team", consumer, "COUNT", 5, "STREAMS", "x", ">")
+            pending = await server("XPENDING", "x", "team", "-", "+", 10)
+            ids = [row[0] for row in pending or ()] + [row[0] for _, rows in streams or () for row in rows]
+            some = [each for each in dict.fromkeys(ids) if chance.random() < 0.4]
+            if some and chance.random() < 0.5:
+                words = chance.choice(((), ("RETRYCOUNT", 7), ("IDLE", 1000), ("FORCE", "JUSTID")))
+                await server("XCLAIM", "x", "team", consumer, idle, *some, *words)
+            elif some:
+                await server(*chance.choice((("XACK",), ("TACK",), ("TNACK",))), "x", "team", *some)
+
+
 class Expiry(Work):
     """Keys and groups with some milliseconds to live, and streams that keep their newest entries."""
 
@@ -210,9 +238,10 @@ WORKS: dict[str, type[Work]] = {
     "appends": Appends,
     "groups": Groups,
     "redelivery": Redelivery,
+    "claims": Claims,
     "expiry": Expiry,
     "transactions": Transactions,
 }
 KEYS = (*STREAMS, "g", "ma")  # streams whose entries the ledger knows
 
-__all__ = ["KEYS", "READ_GROUP", "RETRY", "WORKS", "Groups", "Transactions", "Work", "check_rows"]
+__all__ = ["KEYS", "READ_GROUP", "RETRY", "WORKS", "Claims", "Expiry", "Groups", "Redelivery", "Transactions", "Work", "check_rows"]
