@@ -14,6 +14,7 @@ from tests.simulation.clients import Client, Directory, LostError, SimConnection
 from tests.simulation.faults import HARMLESS, KILLS, Faults
 from tests.simulation.members import Member
 from tests.simulation.network import NetworkLoop
+from tests.simulation.simloop import Process
 from tests.simulation.workloads import KEYS, READ_GROUP, RETRY, WORKS, Groups, Transactions
 from tests.simulation.world import SimulationError, SimWorld, contents_differ, differences_of, play
 

@@ -1,8 +1,9 @@
 """What must be true of a server group at any time, seen from the outside: looks into the members and the coordinator.
 
 Rule 1: every member of the in-sync set has every acknowledged entry, and receives no copy.
-Rule 2: a member that may release replies is the only one: when a leader is named, no other one has a valid lease. One
-that hands over is silent, and its successor has its whole log.
+Rule 2: a member that may release replies is the only one: when a leader is named, no other one has a valid lease. No
+member considers a lease valid that has ended at the coordinator. A leader that hands over is silent, and its successor
+has its whole log.
 Rule 3: a candidate does not lead if it could know that another one has a longer log.
 Rule 4: a member that deletes the end of its log deletes nothing that was acknowledged.
 Rule 5: a replica whose log is as long as its leader's has the same contents.
@@ -15,49 +16,48 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from respserver.group.document import ServerGroupState, decode
 from respserver.roles.link import LeaderLink
+from storage.model.ids import parse_id
 from tests.simulation.network import NetworkLoop
 from tests.simulation.world import Patch, contents_differ
 
 if TYPE_CHECKING:
     from tests.simulation.groupmembers import GroupMember
 
+Fact = tuple[bytes, bytes]  # the ID and the number of an entry
 TOP: Final = "tidelog/groups/tide"  # of the keys
 STATE: Final = f"{TOP}/state"
 LEADER: Final = f"{TOP}/leader"
 PATIENCE: Final = 0.09  # seconds for which a candidate waits at least for a better one
 
 
-@dataclass
 class GroupRecord:
-    """What clients were told of the stream of the writers: number -> entry ID."""
+    """What clients were told of the stream of the writers."""
 
-    acknowledged: dict[int, int] = field(default_factory=dict)
-    seen: dict[int, int] = field(default_factory=dict)
-    numbers: dict[int, int] = field(default_factory=dict)  # the reverse
-    newest: int = 0  # the highest ID that was acknowledged
+    def __init__(self) -> None:
+        self.acknowledged: dict[int, int] = {}  # number -> entry ID
+        self.facts: set[Fact] = set()  # entries that were acknowledged, or that a client has seen
+        self.newest = 0  # the highest ID that was acknowledged
+        self.numbers: dict[int, int] = {}  # entry ID -> number
+        self._entries: dict[int, int] = {}  # the reverse
 
-    def tell(self, number: int, entry: int) -> None:
-        """An entry is acknowledged. Raises AssertionError if its ID had been given to another one."""
-        self._note(number, entry)
-        self.acknowledged[number] = entry
-        self.newest = max(self.newest, entry)
+    def tell(self, number: int, entry: bytes) -> None:
+        """An entry is acknowledged. Raises AssertionError."""
+        self.show({(entry, b"%d" % number)})
+        self.acknowledged[number] = self._entries[number]
+        self.newest = max(self.newest, self._entries[number])
 
-    def show(self, number: int, entry: int) -> None:
-        """A client sees an entry. Raises AssertionError like tell()."""
-        if self.seen.get(number) != entry:
-            self._note(number, entry)
-            self.seen[number] = entry
-
-    def _note(self, number: int, entry: int) -> None:
-        known = self.numbers.setdefault(entry, number)
-        assert known == number, f"the entries {known} and {number} have the same ID"
-        known = self.acknowledged.get(number, self.seen.get(number, entry))
-        assert known == entry, f"the ID of entry {number} changes"
+    def show(self, facts: set[Fact]) -> None:
+        """A client sees entries. Raises AssertionError if an ID has another number than before, or the reverse."""
+        for entry, value in facts - self.facts:
+            found, number = parse_id(entry), int(value)
+            known = self.numbers.setdefault(found, number)
+            assert known == number, f"the entries {known} and {number} have the same ID"
+            assert self._entries.setdefault(number, found) == found, f"the ID of entry {number} changes"
+        self.facts |= facts
 
 
 class GroupChecks:
@@ -133,9 +133,16 @@ class GroupChecks:
         elif key == LEADER and value is not None:
             self._loop.note(f"leader: {who}")
             self._leads(who, json.loads(value)["epoch"])
-        elif key.startswith(f"{TOP}/members/") and value is not None and json.loads(value)["vacant"]:
-            if before is None or json.loads(before)["vacant"] != json.loads(value)["vacant"]:
+        elif key.startswith(f"{TOP}/members/") and value is not None:
+            vacant = json.loads(value)["vacant"]
+            if vacant and (before is None or json.loads(before)["vacant"] != vacant):
                 self._published[who] = self._loop.virtual
+
+    def expired(self, lease: str) -> None:
+        """The coordinator ends a lease that was not renewed."""
+        for member in self._members:
+            if member.trusts(lease):
+                self._wrong(f"the lease of {member.name} has ended, and {member.name} relies on it")
 
     def _handed_over(self, who: str, to: str) -> None:
         by_name = {each.name: each for each in self._members}

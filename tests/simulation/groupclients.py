@@ -18,9 +18,9 @@ from typing import Any, Final
 import hiredis
 
 from storage.model.ids import parse_id
-from tests.simulation.checker import Ledger, check_rows
+from tests.simulation.checker import Ledger, check_rows, number
 from tests.simulation.clients import LostError, RefusedError, SimConnection
-from tests.simulation.groupchecks import GroupRecord
+from tests.simulation.groupchecks import Fact, GroupRecord
 from tests.simulation.groupmembers import KEY, GroupMember
 from tests.simulation.network import NetworkLoop
 from tests.simulation.workloads import Claims, Expiry, Groups, Redelivery
@@ -55,7 +55,7 @@ class GroupClients:
             try:
                 while not self.stopping:
                     await step(connection)
-                    await asyncio.sleep(self._loop.random.choice((0.001, 0.02, 0.05)))
+                    await asyncio.sleep(self._loop.random.choice((0.001, 0.02, 0.1)))
             except (LostError, RefusedError):
                 await asyncio.sleep(self._loop.random.uniform(0.001, 0.05))
             except AssertionError as error:
@@ -64,25 +64,24 @@ class GroupClients:
             finally:
                 connection.close()
 
-    def see(self, rows: Any) -> set[int]:
-        """Record what a client sees of the stream of the writers. Return the numbers."""
-        numbers = {int(value): parse_id(bytes(row[0])) for row, value in zip(rows, check_rows(KEY, rows), strict=True)}
-        for number, entry in numbers.items():
-            self._record.show(number, entry)
-        return set(numbers)
+    def see(self, rows: Any) -> set[Fact]:
+        """Record what a client sees of the stream of the writers, and return it."""
+        facts = set(zip([row[0] for row in rows], check_rows(KEY, rows), strict=True))
+        self._record.show(facts)
+        return facts
 
     # -- what each client does -------------------------------------------------------------------------------------
     async def write(self) -> None:
         async def step(connection: SimConnection) -> None:
             self._number += 1
-            number = self._number
-            self.unknown.add(number)
+            sent = self._number
+            self.unknown.add(sent)
             try:
                 if self._random.random() < 0.8:
-                    entry = await connection("TAPPEND", KEY, "n", number)
+                    entry = await connection("TAPPEND", KEY, "n", sent)
                 else:
                     replies = await connection.ask(
-                        ("MULTI",), ("TAPPEND", KEY, "n", number), ("PUBLISH", CHANNEL, number), ("EXEC",)
+                        ("MULTI",), ("TAPPEND", KEY, "n", sent), ("PUBLISH", CHANNEL, sent), ("EXEC",)
                     )
                     if not isinstance(replies[3], list):
                         raise RefusedError(str(replies[3]))
@@ -90,37 +89,35 @@ class GroupClients:
                     if isinstance(entry, hiredis.ReplyError):
                         raise RefusedError(str(entry))
             except RefusedError:
-                self.unknown.discard(number)
+                self.unknown.discard(sent)
                 raise
-            holders = sum(each.holds(number, parse_id(entry)) for each in self._members)
-            assert holders >= self._min_in_sync, f"entry {number} is acknowledged, and on {holders} members"
+            holders = sum(each.holds(sent, parse_id(entry)) for each in self._members)
+            assert holders >= self._min_in_sync, f"entry {sent} is acknowledged, and on {holders} members"
             now = self._loop.virtual
             self.longest = max(self.longest, now - self._last) if self._last else 0.0
             self._last = now
-            self._record.tell(number, parse_id(entry))
+            self._record.tell(sent, entry)
 
         await self.run(step)
 
     async def read(self) -> None:
-        last: tuple[SimConnection | None, set[int]] = None, set()
+        last: tuple[SimConnection | None, set[Fact]] = None, set()
         leaves = self._random.choice((0.1, 0.005))  # the probability, after each read
 
         async def step(connection: SimConnection) -> None:
             nonlocal last
-            before = self._record.acknowledged.keys() | self._record.seen.keys()
+            before = set(self._record.facts)
             answers = await connection.ask(("MULTI",), ("ROLE",), ("TRANGE", KEY, "-", "+"), ("EXEC",))
             if not isinstance(answers[3], list):
                 raise RefusedError(str(answers[3]))
             role, rows = answers[3]
-            numbers = self.see(rows)
+            facts = self.see(rows)
             if role[0] == b"master":
-                missing = before - numbers
-                assert not missing, (
-                    f"a leader does not show {sorted(missing)[:5]}, which were acknowledged or seen before"
-                )
-            missing = last[1] - numbers if connection is last[0] else set()
-            assert not missing, f"a client does not see {sorted(missing)[:5]} any more, on the same connection"
-            last = connection, numbers
+                missing = before - facts
+                assert not missing, f"a leader does not show {named(missing)}, which were acknowledged or seen before"
+            missing = last[1] - facts if connection is last[0] else set()
+            assert not missing, f"a client does not see {named(missing)} any more, on the same connection"
+            last = connection, facts
             if self._loop.random.random() < leaves:
                 raise LostError("it turns to another member")
 
@@ -128,19 +125,18 @@ class GroupClients:
 
     async def block(self) -> None:
         """Wait for new entries, from the last one on."""
-        last = "0"
+        last = b"0"
 
         async def step(connection: SimConnection) -> None:
             nonlocal last
-            told = dict(self._record.acknowledged)
+            before = set(self._record.facts)
             rows = await connection("TREAD", KEY, last, 50, "BLOCK", 300)
             if not rows:
                 return
-            numbers = self.see(rows)
-            first, end = parse_id(last.encode()), parse_id(bytes(rows[-1][0]))
-            skipped = {number for number, entry in told.items() if first < entry <= end} - numbers
-            assert not skipped, f"a client that reads on from {last} skips {sorted(skipped)[:5]}"
-            last = bytes(rows[-1][0]).decode()
+            facts, end = self.see(rows), number(rows[-1][0])
+            skipped = {fact for fact in before - facts if number(last) < number(fact[0]) <= end}
+            assert not skipped, f"a client that reads on from {last!r} skips {named(skipped)}"
+            last = rows[-1][0]
 
         await self.run(step)
 
@@ -156,12 +152,12 @@ class GroupClients:
         await self.run(step)
 
     def _message(self, message: Any) -> None:
-        number = int(message[2])
-        holders = [entry for each in self._members if (entry := each.entry_of(number))]
-        if not holders:
-            self._loop.trouble.append(f"a message is about entry {number}, which no member has")
+        value = message[2]
+        entry = next((entry for each in self._members if (entry := each.entry_of(int(value)))), None)
+        if entry is None:
+            self._loop.trouble.append(f"a message is about entry {value!r}, which no member has")
         else:
-            self._record.show(number, holders[0])
+            self._record.show({(entry, value)})
 
     async def consume(self) -> None:
         await self.run(Groups(self.ledger, 9, self._random, (), []).work)
@@ -176,3 +172,8 @@ class GroupClients:
             await self._random.choice(works).work(connection)
 
         await self.run(step)
+
+
+def named(facts: set[Fact]) -> list[int]:
+    """Return the first numbers, for a message."""
+    return sorted(int(value) for _, value in facts)[:5]

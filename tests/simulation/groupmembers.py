@@ -16,6 +16,7 @@ from coordinator.simulated import SimulatedStore
 from respserver.config.config import Config
 from respserver.group.services import GroupServices
 from respserver.server import RespServer
+from storage.model.ids import format_id
 from storage.streams.stream import Stream
 from tests.simulation.groupchecks import STATE, GroupChecks
 from tests.simulation.members import PORT, Member, SimClock, SimLogger
@@ -42,6 +43,11 @@ class SimStore(SimulatedStore):
         if changed is not None:
             self._checks.changed(who, key, before, value)
         return changed
+
+    def revoke(self, name: str) -> None:
+        if name in self.leases:
+            self._checks.expired(name)
+        super().revoke(name)
 
     def _notify(self, key: str) -> None:
         for member in self._members:
@@ -210,12 +216,13 @@ class GroupMember(Member):
     threads: list[Process]  # of its process
 
     def pause(self, paused: bool) -> None:
-        self.stopped = paused
+        self.stopped = paused and self.running
         super().pause(paused)
         self._apply()
 
     def stick(self, stuck: bool) -> None:
         """Let the event loop stop, or go on. The threads run."""
+        stuck = stuck and self.running
         if stuck != self.stuck:
             self.stuck, self.stuck_since = stuck, self.loop.virtual
             self.loop.note(f"{self.name} {'is stuck' if stuck else 'is not stuck any more'}")
@@ -243,14 +250,14 @@ class GroupMember(Member):
         found = stream.find(entry) if isinstance(stream, Stream) else None
         return found is not None and bytes(found).endswith(b"\r\n%d\r\n" % number)
 
-    def entry_of(self, number: int) -> int:
-        """Return the ID of a number in the stream of the writers; 0 if it is not loaded, or does not have it."""
+    def entry_of(self, number: int) -> bytes | None:
+        """Return the ID of a number in the stream of the writers; None if it is not loaded, or does not have it."""
         stream = self._server.data.ks.keys.get(KEY.encode()) if self.loaded else None
         if not isinstance(stream, Stream):
-            return 0
-        end = b"\r\n%d\r\n" % number
+            return None
         ids = (stream.id_at(at) for at in range(stream.next_ord - 1, stream.first_ord - 1, -1))
-        return next((entry for entry in ids if bytes(stream.find(entry) or b"").endswith(end)), 0)
+        entry = next((each for each in ids if self.has_entry(number, each)), None)
+        return format_id(entry) if entry is not None else None
 
     def holds(self, number: int, entry: int) -> bool:
         """Return whether it has an entry; of a dead one, when it ended."""
@@ -258,11 +265,18 @@ class GroupMember(Member):
 
     def may_release(self) -> bool:
         """Return whether it may release replies now, as the leader."""
+        if not self.loaded or self._server.membership is None or not self._server.membership.in_sync.leading:
+            return False
+        lease = self._server.membership.presence.lease
+        return lease is not None and self.trusts(lease.id)
+
+    def trusts(self, lease: str) -> bool:
+        """Return whether it has this lease, and considers it valid now."""
         if not self.loaded or self._server.membership is None:
             return False
-        keeper = self._server.membership.presence._keeper
-        clock = self.loop.virtual * self.rate
-        return self._server.membership.in_sync.leading and keeper is not None and clock < keeper.valid_until
+        presence = self._server.membership.presence
+        mine = presence.lease is not None and presence.lease.id == lease and presence._keeper is not None
+        return mine and self.loop.virtual * self.rate < presence._keeper.valid_until
 
     def end(self, power: bool = False) -> None:
         if self.running:

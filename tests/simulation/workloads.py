@@ -244,4 +244,7 @@ WORKS: dict[str, type[Work]] = {
 }
 KEYS = (*STREAMS, "g", "ma")  # streams whose entries the ledger knows
 
-__all__ = ["KEYS", "READ_GROUP", "RETRY", "WORKS", "Claims", "Expiry", "Groups", "Redelivery", "Transactions", "Work", "check_rows"]
+__all__ = [
+    "KEYS", "READ_GROUP", "RETRY", "WORKS", "Claims", "Expiry", "Groups", "Redelivery", "Transactions", "Work",
+    "check_rows",
+]  # fmt: skip
