@@ -30,6 +30,7 @@ def _questions(ask: Ask, key: bytes) -> Iterator[tuple[Any, ...]]:
     if ask("TYPE", key) == b"stream":
         yield "XINFO", "STREAM", key
         yield "TRANGE", key, "-", "+"
+        yield "XINFO", "GROUPS", key
         yield "TGROUP", "LIST", key
         for group in ask("TGROUP", "LIST", key):
             yield "TPENDING", key, group[b"name"], *ALL
@@ -37,9 +38,12 @@ def _questions(ask: Ask, key: bytes) -> Iterator[tuple[Any, ...]]:
 
 def _told(ask: Ask, words: tuple[Any, ...]) -> object:
     try:
-        return ask(*words)
+        reply = ask(*words)
     except Exception as error:  # noqa: BLE001 - a reply like others
         return repr(error)
+    if isinstance(reply, dict):  # how a stream is divided into nodes is not a part of its contents
+        return {name: value for name, value in reply.items() if not bytes(name).startswith(b"radix-tree-")}
+    return reply
 
 
 def _first(mine: object, its: object) -> str:

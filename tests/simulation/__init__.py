@@ -8,12 +8,17 @@
     workloads  what clients do
     faults     what happens to members and connections
     checker    what must be true, and the record of what clients were told
-    cases      what one seed simulates; a run; a smaller case that fails as well
-    groups     a server group: members with a coordinator, clients that find the leader themselves
-    groupmembers    its members, the coordinator, and how the state of the group may change
-    groupfaults     what happens to them
-    mutations       rules that are broken on purpose, which the simulation must detect
-    groupmutations  the same, rules of server groups
+    world      a run of any case, and comparisons of members
+    cases      what one seed simulates; a smaller case that fails as well
+    mutations  rules that are broken on purpose, which the simulation must detect
+    groups           a server group: members with a coordinator, clients that find the leader themselves
+    groupmembers     its members, and the coordinator
+    groupclients     its clients
+    groupchecks      what must be true of members and coordinator at any time
+    groupfaults      what happens to them
+    groupmutations   the table of the rules of server groups that are broken on purpose
+    replymutations   those of acknowledgements, replies, the in-sync set, the lease
+    rejoinmutations  those of elections, handovers, rejoining
 
 One seed gives the same run on any machine: order of callbacks, times, faults, replication IDs. Replaced are only the
 event loop, the sockets and, by name, the sources of time, threads and random numbers. So it needs interpreted code.
@@ -22,7 +27,8 @@ event loop, the sockets and, by name, the sources of time, threads and random nu
     TIDELOG_LONG=60 scripts/test long tests/simulation          # as many seeds as an hour allows
 
 A seed that failed is kept in ``test_seeds.KEPT``, as the case that it gave. A new fault is a coroutine of ``Faults``,
-named in ``cases.case``. A new rule of the servers gets a mutation.
+named in ``cases.case``, or of ``GroupFaults``. A new rule of the servers gets a mutation. docs/simulation.md describes
+the simulation of server groups.
 
 Not simulated: TLS, several threads at once (work in a thread is one step, at a random time), and disks that fail.
 """

@@ -70,11 +70,11 @@ class GroupChecks:
         self._published: dict[str, float] = {}  # by member: when it published the end of its log
 
     def patches(self) -> list[Patch]:
-        """Return what lets the checks see how members delete the end of their logs."""
-        rewound, checks = LeaderLink.rewound, self
+        """Return what lets the checks see how members delete the end of their logs, and begin to receive copies."""
+        rewound, incoming, checks = LeaderLink.rewound, LeaderLink.incoming, self
 
         async def seen(link: Any, offset: int) -> None:
-            member = next(each for each in checks._members if each.server is not None and each.server.link is link)
+            member = checks._member(link)
             before = checks._held(member)
             await rewound(link, offset)
             checks.deleted += 1
@@ -82,7 +82,16 @@ class GroupChecks:
             if lost:
                 checks._wrong(f"{member.name} deletes entries that were acknowledged: {sorted(lost)[:5]}")
 
-        return [(LeaderLink, "rewound", seen)]
+        def copying(link: Any, own: Any) -> Any:
+            member = checks._member(link)
+            if member.name in decode(member.store.keys[STATE].value).in_sync:
+                checks._wrong(f"{member.name} is in the in-sync set, and receives a copy")
+            return incoming(link, own)
+
+        return [(LeaderLink, "rewound", seen), (LeaderLink, "incoming", copying)]
+
+    def _member(self, link: Any) -> GroupMember:
+        return next(each for each in self._members if each.server is not None and each.server.link is link)
 
     def _wrong(self, text: str) -> None:
         self._loop.trouble.append(text)
@@ -112,11 +121,8 @@ class GroupChecks:
         for member in self._members:
             if member.name not in decode(store.keys[STATE].value).in_sync or not member.loaded:
                 continue
-            assert member.server is not None
             if newest and not member.has_entry(self._record.numbers[newest], newest):
                 self._wrong(f"{member.name} is in the in-sync set, and lacks the entry {self._record.numbers[newest]}")
-            if member.server.link.syncing:
-                self._wrong(f"{member.name} is in the in-sync set, and receives a copy")
 
     # -- changes at the coordinator ------------------------------------------------------------------------------
     def changed(self, who: str, key: str, before: bytes | None, value: bytes | None) -> None:

@@ -244,6 +244,11 @@ class GroupMember(Member):
         assert self.server is not None
         return self.server
 
+    @property
+    def log_end(self) -> int:
+        """The log offset at which its log ends."""
+        return self._server.data.disk.offset
+
     def has_entry(self, number: int, entry: int) -> bool:
         """Return whether the stream of the writers has this number under this ID; only if it is loaded."""
         stream = self._server.data.ks.keys.get(KEY.encode()) if self.loaded else None

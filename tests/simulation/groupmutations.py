@@ -38,17 +38,22 @@ def _case(seed: int, *faults: str, **options: Any) -> GroupCase:
 
 # The set has two members, and shrinks to one.
 _PAIR: Final = {"members": 2, "min_in_sync": 1}
-_WRITERS: Final = ("write", "write", "read")
+_TOLD: Final = {"works": ("write", "write", "listen", "listen", "listen", "read")}
+_BLOCKED: Final = {"works": ("write", "write", "block", "block", "block", "read")}
+_PLAIN: Final = {"works": ("write", "read", "read")}
+_WRITERS: Final = {"works": ("write", "write", "write", "read")}
 GROUP_MUTATIONS: dict[str, GroupMutation] = {
     # acknowledgements and withheld replies
     "acknowledged before the sync": GroupMutation(replies.acknowledged_before_sync, _case(0, "blackout")),
     "leader does not sync": GroupMutation(replies.leader_does_not_sync, _case(0, "power", **_PAIR)),
     "sent counts as acknowledged": GroupMutation(replies.sent_counts, _case(0, "isolate", "kill")),
     "released before confirmation": GroupMutation(replies.released_before_confirmation, _case(0, "isolate")),
-    "reads do not wait": GroupMutation(replies.reads_do_not_wait, _case(0, "isolate", "one_way")),
-    "blocked reads do not wait": GroupMutation(replies.blocked_reads_do_not_wait, _case(0, "isolate", "one_way")),
-    "messages do not wait": GroupMutation(replies.messages_do_not_wait, _case(0, "isolate", "one_way")),
-    "message before its changes": GroupMutation(replies.message_before_its_changes, _case(0, "isolate", "kill")),
+    "reads do not wait": GroupMutation(replies.reads_do_not_wait, _case(0, "isolate", **_PLAIN)),
+    "blocked reads do not wait": GroupMutation(replies.blocked_reads_do_not_wait, _case(0, "isolate", **_BLOCKED)),
+    "messages do not wait": GroupMutation(replies.messages_do_not_wait, _case(0, "isolate", **_TOLD)),
+    "message before its changes": GroupMutation(
+        replies.message_before_its_changes, _case(0, "isolate", "kill", **_TOLD)
+    ),
     "replica shows what is not confirmed": GroupMutation(
         replies.replica_shows_unconfirmed, _case(4, "isolate", "slow", seconds=6.0)
     ),
@@ -64,7 +69,7 @@ GROUP_MUTATIONS: dict[str, GroupMutation] = {
     "joins before it has everything": GroupMutation(
         replies.joins_before_it_has_everything, _case(0, "isolate", "kill", "slow")
     ),
-    "copy in the set": GroupMutation(replies.copy_in_the_set, _case(0, "distrust", "kill")),
+    "copy in the set": GroupMutation(replies.copy_in_the_set, _case(0, "distrust", "lost_replies")),
     # the lease
     "lease not checked": GroupMutation(replies.lease_not_checked, _case(0, "deserted")),
     "renewed while stuck": GroupMutation(replies.renewed_while_stuck, _case(5, "stuck")),

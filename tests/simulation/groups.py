@@ -186,6 +186,13 @@ class GroupWorld(SimWorld):
             assert not lost, f"acknowledged or seen, and lost: {named(lost)}"
             assert {int(value) for _, value in facts} <= self.clients.unknown, "an entry that was refused is there"
             self.clients.ledger.check_end({"g": await asked(self.loop, member, "TRANGE", "g", "-", "+") or []})
+        one, other = self.random.sample(self.members, 2)
+        found, before, after = ["not asked"], 0, 1
+        while found and before != after:  # what falls due meanwhile changes the contents
+            before = one.log_end + other.log_end
+            found = await differences_of(self.loop, one, other)
+            after = one.log_end + other.log_end
+        assert not found, f"clients see different contents: {found}"
         await self._drain()
         self.check_trouble()
 

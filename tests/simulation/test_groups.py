@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from respserver.group.document import MemberRecord, ServerGroupState
-from tests.simulation.cases import SimulationError
-from tests.simulation.groupmembers import forbidden
+from tests.simulation.groupchecks import GroupRecord, forbidden
 from tests.simulation.groupmutations import GROUP_MUTATIONS
 from tests.simulation.groups import GroupCase, case, run
 from tests.simulation.mutations import broken
+from tests.simulation.world import SimulationError
 
+GUIDE = Path(__file__).parent.parent.parent / "docs/simulation.md"
+pytestmark = pytest.mark.interpreted
 QUICK = [name for name, mutation in GROUP_MUTATIONS.items() if mutation.quick]
 
 
@@ -34,16 +38,18 @@ def test_the_same_seed_is_the_same_run() -> None:
 
 
 def detected(name: str) -> None:
+    """Run seeds until one detects a mutation. The report is checked, and that the rule was what was wrong."""
     mutation = GROUP_MUTATIONS[name]
     with broken(mutation):
         for tried in mutation.tried():
             try:
                 run(tried)
-            except SimulationError:
-                break
+            except SimulationError as error:
+                if mutation.report in str(error).partition("\n")[0]:
+                    break
         else:
             pytest.fail(f"no seed detects this mutation: {mutation.patches.__doc__}")
-    run(tried)  # the seed detects the mutation, and not something else
+    run(tried)
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -55,6 +61,23 @@ def test_a_broken_rule_is_detected(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in GROUP_MUTATIONS if name not in QUICK])
 def test_every_broken_rule_is_detected(name: str) -> None:
     detected(name)
+
+
+def test_the_guide_lists_all_broken_rules() -> None:
+    rows = re.findall(r"^\| ([^|]+) \| [^|]+ \| (\d+) \| ([^|]+) \|$", GUIDE.read_text(), re.MULTILINE)
+    assert {name: (int(seed), report) for name, seed, report in rows} == {
+        name: (each.case.seed, each.report) for name, each in GROUP_MUTATIONS.items()
+    }
+
+
+def test_an_entry_keeps_its_id() -> None:
+    record = GroupRecord()
+    record.tell(1, b"5-0")
+    record.show({(b"5-0", b"1"), (b"5-1", b"2")})
+    with pytest.raises(AssertionError, match="the entries 2 and 3 have the same ID"):
+        record.show({(b"5-1", b"3")})
+    with pytest.raises(AssertionError, match="the ID of entry 1 changes"):
+        record.tell(1, b"6-0")
 
 
 @pytest.mark.parametrize(
