@@ -61,7 +61,7 @@ def case(seed: int, kind: str | None = None) -> Case:
         faults += ["promote"] * chance.randint(1, 3) + ["diverge"] * chance.randint(0, 2)
     works = ["appends", *chance.choices(list(WORKS), k=chance.randint(1, 4))]
     if kind == "redelivery":
-        works = ["redelivery", "redelivery", "groups", "expiry"]
+        works = ["redelivery", "redelivery", "claims", "groups", "expiry"]
     return Case(
         seed, kind, tuple(faults), tuple(works), chance.choice((2.0, 4.0, 8.0)), appendfsync,
         chance.choice((0.0, 0.0, 0.001)), chance.choice((4, 50, 200)), chance.choice((1, 10_000, 10**7)),

@@ -176,11 +176,11 @@ class SimKeeper:
         self._thread.paused = member.stopped
         member.threads.append(self._thread)
         coordinator = SimCoordinator(loop, member.store, self._thread, member)
-        self._thread.start(
-            keep_renewing(
-                self._renewals, coordinator, lease, lambda: self._beats, loop.time, lambda: process.call(changed)
-            )
-        )
+
+        def tell() -> None:
+            process.call(changed)
+
+        self._thread.start(keep_renewing(self._renewals, coordinator, lease, lambda: self._beats, loop.time, tell))
 
     @property
     def valid_until(self) -> float:
@@ -280,8 +280,10 @@ class GroupMember(Member):
         if not self.loaded or self._server.membership is None:
             return False
         presence = self._server.membership.presence
-        mine = presence.lease is not None and presence.lease.id == lease and presence._keeper is not None
-        return mine and self.loop.virtual * self.rate < presence._keeper.valid_until
+        keeper = presence._keeper
+        if keeper is None or presence.lease is None or presence.lease.id != lease:
+            return False
+        return self.loop.virtual * self.rate < keeper.valid_until
 
     def end(self, power: bool = False) -> None:
         if self.running:

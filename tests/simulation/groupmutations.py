@@ -41,6 +41,7 @@ _PAIR: Final = {"members": 2, "min_in_sync": 1}
 _TOLD: Final = {"works": ("write", "write", "listen", "listen", "listen", "read")}
 _BLOCKED: Final = {"works": ("write", "write", "block", "block", "block", "read")}
 _PLAIN: Final = {"works": ("write", "read", "read")}
+_ROLES: Final = {"works": ("write", *5 * ("read",)), "at_once": 3}
 _WRITERS: Final = {"works": ("write", "write", "write", "read")}
 GROUP_MUTATIONS: dict[str, GroupMutation] = {
     # acknowledgements and withheld replies
@@ -74,7 +75,7 @@ GROUP_MUTATIONS: dict[str, GroupMutation] = {
     "lease not checked": GroupMutation(replies.lease_not_checked, _case(0, "deserted")),
     "renewed while stuck": GroupMutation(replies.renewed_while_stuck, _case(5, "stuck")),
     "lease without margin": GroupMutation(replies.lease_without_margin, _case(0, "cut_off", drift=0.02)),
-    "lost lease is not described": GroupMutation(replies.lost_lease_is_not_described, _case(0, "stuck", "pause")),
+    "lost lease is not described": GroupMutation(replies.lost_lease_is_not_described, _case(0, "cut_off", **_ROLES)),
     # elections and handovers
     "outsider is elected": GroupMutation(rejoin.outsider_is_elected, _case(0, "isolate", **_PAIR)),
     "epoch stays": GroupMutation(rejoin.epoch_stays, _case(0, "isolate", "kill")),

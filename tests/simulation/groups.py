@@ -19,7 +19,7 @@ from typing import Final
 
 from respserver.group import identity, membership, presence
 from respserver.group.document import decode
-from tests.simulation.cases import RETRY, drained
+from tests.simulation.cases import drained
 from tests.simulation.checker import check_rows
 from tests.simulation.clients import SimConnection, asked
 from tests.simulation.groupchecks import STATE, GroupChecks, GroupRecord
@@ -27,6 +27,7 @@ from tests.simulation.groupclients import GroupClients, named
 from tests.simulation.groupfaults import GroupFaults
 from tests.simulation.groupmembers import KEY, GroupMember, SimStore
 from tests.simulation.network import NetworkLoop
+from tests.simulation.workloads import RETRY
 from tests.simulation.world import Patch, SimWorld, differences_of, play
 
 SETTLED: Final = 60.0  # seconds in which all members are in sync once no more faults happen

@@ -9,8 +9,9 @@ import time
 
 import pytest
 
-from tests.simulation.cases import KINDS, Case, SimulationError, run, seeds_from
+from tests.simulation.cases import KINDS, Case, run, seeds_from
 from tests.simulation.mutations import MUTATIONS, broken
+from tests.simulation.world import SimulationError
 
 pytestmark = pytest.mark.interpreted
 MINUTES = float(os.environ.get("TIDELOG_LONG") or 0)

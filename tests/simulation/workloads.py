@@ -170,8 +170,8 @@ class Claims(Work):
         chance = self.random
         consumer, idle = f"c{chance.randrange(3)}", chance.choice((0, 50, 300))
         what = chance.randrange(8)
+        await server.ask(("XGROUP", "CREATE", "x", "team", "0", "MKSTREAM"))  # it may exist
         if what < 2:
-            await server.ask(("XGROUP", "CREATE", "x", "team", "0", "MKSTREAM"))  # it may exist
             await server("TMAPPEND", "x", "FIELDS", 1, "f", "VALUES", *range(chance.randint(1, 5)))
         elif what == 2:
             await server("XAUTOCLAIM", "x", "team", consumer, idle, "0", "COUNT", chance.randint(1, 10))
