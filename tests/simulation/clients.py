@@ -42,6 +42,7 @@ class SimConnection(asyncio.Protocol):
         self._waiting: deque[asyncio.Future[Any]] = deque()
         self._transport: asyncio.Transport
         self._lost = False
+        self.member: Member | None = None
         self.on_message: Callable[[Any], None] | None = None  # called with messages of channels
 
     @classmethod
@@ -55,6 +56,7 @@ class SimConnection(asyncio.Protocol):
         except (OSError, TimeoutError) as error:
             raise LostError(str(error)) from error
         assert isinstance(protocol, cls)
+        protocol.member = member
         return protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

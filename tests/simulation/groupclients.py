@@ -22,6 +22,7 @@ from tests.simulation.checker import Ledger, check_rows, number
 from tests.simulation.clients import LostError, RefusedError, SimConnection
 from tests.simulation.groupchecks import Fact, GroupRecord
 from tests.simulation.groupmembers import KEY, GroupMember
+from tests.simulation.members import Member
 from tests.simulation.network import NetworkLoop
 from tests.simulation.workloads import Claims, Expiry, Groups, Redelivery
 
@@ -144,20 +145,20 @@ class GroupClients:
         """Receive messages of transactions that append an entry: it can be read then, and does not disappear."""
 
         async def step(connection: SimConnection) -> None:
-            connection.on_message = self._message
+            connection.on_message = lambda message: self._message(connection.member, message[2])
             await connection("SUBSCRIBE", CHANNEL)
             await asyncio.sleep(self._loop.random.uniform(0.5, 3.0))
             raise LostError("it turns to another member")
 
         await self.run(step)
 
-    def _message(self, message: Any) -> None:
-        value = message[2]
-        entry = next((entry for each in self._members if (entry := each.entry_of(int(value)))), None)
-        if entry is None:
-            self._loop.trouble.append(f"a message is about entry {value!r}, which no member has")
-        else:
+    def _message(self, server: Member | None, value: bytes) -> None:
+        assert isinstance(server, GroupMember)
+        entry = server.entry_of(int(value))
+        if entry is not None:
             self._record.show({(entry, value)})
+        elif server.loaded:
+            self._loop.trouble.append(f"a message of {server.name} is about entry {int(value)}, which it does not have")
 
     async def consume(self) -> None:
         await self.run(Groups(self.ledger, 9, self._random, (), []).work)

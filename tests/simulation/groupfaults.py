@@ -223,6 +223,20 @@ class GroupFaults:
         self.loop.network.blocked -= away
         self._reconnect(member)
 
+    async def diverge(self) -> None:
+        """All clients reach only the leader, which reaches neither the others nor the coordinator, for longer than its
+        lease: it has records then that no later leader has."""
+        member = self.random.choice(self._leading() or self.members)
+        others = [each.host for each in self.members if each is not member]
+        away = {
+            pair for one in others for other in (member.host, *self.clients) for pair in ((one, other), (other, one))
+        }
+        member.cut_off = True
+        self.loop.network.blocked |= away
+        await asyncio.sleep(self.random.uniform(2.2, 4.0))
+        self.loop.network.blocked -= away
+        self._reconnect(member)
+
     async def slow(self) -> None:
         network = self.loop.network
         one, other = self.random.sample([each.host for each in self.members], 2)

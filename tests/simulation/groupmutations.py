@@ -49,50 +49,55 @@ GROUP_MUTATIONS: dict[str, GroupMutation] = {
     "leader does not sync": GroupMutation(replies.leader_does_not_sync, _case(0, "power", **_PAIR)),
     "sent counts as acknowledged": GroupMutation(replies.sent_counts, _case(0, "isolate", "kill")),
     "released before confirmation": GroupMutation(replies.released_before_confirmation, _case(0, "isolate")),
-    "reads do not wait": GroupMutation(replies.reads_do_not_wait, _case(0, "isolate", **_PLAIN)),
-    "blocked reads do not wait": GroupMutation(replies.blocked_reads_do_not_wait, _case(0, "isolate", **_BLOCKED)),
-    "messages do not wait": GroupMutation(replies.messages_do_not_wait, _case(0, "isolate", **_TOLD)),
-    "message before its changes": GroupMutation(
-        replies.message_before_its_changes, _case(0, "isolate", "kill", **_TOLD)
-    ),
+    "reads do not wait": GroupMutation(replies.reads_do_not_wait, _case(2, "isolate", **_PLAIN)),
+    "blocked reads do not wait": GroupMutation(replies.blocked_reads_do_not_wait, _case(1, "isolate", **_BLOCKED)),
+    "messages do not wait": GroupMutation(replies.messages_do_not_wait, _case(16, "isolate", **_TOLD)),
+    "message before its changes": GroupMutation(replies.message_before_its_changes, _case(0, "failover", **_TOLD)),
     "replica shows what is not confirmed": GroupMutation(
-        replies.replica_shows_unconfirmed, _case(4, "isolate", "slow", seconds=6.0)
+        replies.replica_shows_unconfirmed, _case(0, "diverge", "one_way", "slow", **_PLAIN)
     ),
     "withheld replies outlive the role": GroupMutation(
-        replies.withheld_replies_outlive_the_role, _case(0, "isolate", "one_way")
+        replies.withheld_replies_outlive_the_role, _case(0, "diverge", "one_way", **_PLAIN)
     ),
     # the in-sync set
-    "min-in-sync is ignored": GroupMutation(replies.min_in_sync_is_ignored, _case(0, "isolate")),
-    "shrinks after the release": GroupMutation(replies.shrinks_after_release, _case(0, "isolate", min_in_sync=1)),
-    "silent member stays": GroupMutation(replies.silent_member_stays, _case(0, "gone", at_once=1)),
-    "joining does not count": GroupMutation(replies.joining_does_not_count, _case(4, "lost_swap", **_PAIR)),
-    "lost reply is a failure": GroupMutation(replies.lost_reply_is_a_failure, _case(0, "lost_swap", **_PAIR)),
-    "joins before it has everything": GroupMutation(
-        replies.joins_before_it_has_everything, _case(0, "isolate", "kill", "slow")
+    "min-in-sync is ignored": GroupMutation(replies.min_in_sync_is_ignored, _case(0, "isolate", **_PLAIN)),
+    "shrinks after the release": GroupMutation(
+        replies.shrinks_after_release, _case(0, "isolate", "diverge", min_in_sync=1, **_PLAIN)
     ),
-    "copy in the set": GroupMutation(replies.copy_in_the_set, _case(0, "distrust", "lost_replies")),
+    "silent member stays": GroupMutation(replies.silent_member_stays, _case(3, "gone", at_once=1, **_PLAIN)),
+    "joining does not count": GroupMutation(replies.joining_does_not_count, _case(4, "lost_swap", **_PAIR, **_PLAIN)),
+    "lost reply is a failure": GroupMutation(replies.lost_reply_is_a_failure, _case(0, "lost_swap", **_PAIR, **_PLAIN)),
+    "joins before it has everything": GroupMutation(
+        replies.joins_before_it_has_everything, _case(8, "isolate", "kill", "slow", **_WRITERS)
+    ),
+    "copy in the set": GroupMutation(replies.copy_in_the_set, _case(0, "distrust", "lost_replies", **_PLAIN)),
     # the lease
-    "lease not checked": GroupMutation(replies.lease_not_checked, _case(0, "deserted")),
-    "renewed while stuck": GroupMutation(replies.renewed_while_stuck, _case(5, "stuck")),
-    "lease without margin": GroupMutation(replies.lease_without_margin, _case(0, "cut_off", drift=0.02)),
+    "lease not checked": GroupMutation(replies.lease_not_checked, _case(0, "deserted", **_PLAIN)),
+    "renewed while stuck": GroupMutation(replies.renewed_while_stuck, _case(0, "stuck", **_PLAIN)),
+    "lease without margin": GroupMutation(replies.lease_without_margin, _case(0, "cut_off", drift=0.02, **_PLAIN)),
     "lost lease is not described": GroupMutation(replies.lost_lease_is_not_described, _case(0, "cut_off", **_ROLES)),
     # elections and handovers
-    "outsider is elected": GroupMutation(rejoin.outsider_is_elected, _case(0, "isolate", **_PAIR)),
-    "epoch stays": GroupMutation(rejoin.epoch_stays, _case(0, "isolate", "kill")),
-    "old leader stays in the set": GroupMutation(rejoin.old_leader_stays_in_set, _case(0, "isolate", "kill")),
-    "keeps its link": GroupMutation(rejoin.keeps_its_link, _case(0, "isolate", "kill", "failover")),
-    "shortest log wins": GroupMutation(rejoin.shortest_log_wins, _case(0, "kill", "isolate")),
-    "hands over aloud": GroupMutation(rejoin.hands_over_aloud, _case(0, "failover", "lost_replies")),
-    "hands over too early": GroupMutation(rejoin.hands_over_too_early, _case(0, "failover", "slow")),
+    "outsider is elected": GroupMutation(
+        rejoin.outsider_is_elected, _case(0, "partition", "cut_off", seconds=8.0, **_PAIR, **_PLAIN)
+    ),
+    "epoch stays": GroupMutation(rejoin.epoch_stays, _case(0, "isolate", "kill", **_PLAIN)),
+    "old leader stays in the set": GroupMutation(rejoin.old_leader_stays_in_set, _case(0, "isolate", "kill", **_PLAIN)),
+    "keeps its link": GroupMutation(rejoin.keeps_its_link, _case(0, "isolate", "kill", "failover", **_PLAIN)),
+    "shortest log wins": GroupMutation(rejoin.shortest_log_wins, _case(0, "kill", "slow", **_WRITERS)),
+    "hands over aloud": GroupMutation(rejoin.hands_over_aloud, _case(0, "failover", **_PLAIN)),
+    "hands over too early": GroupMutation(rejoin.hands_over_too_early, _case(0, "failover", "slow", **_WRITERS)),
     # rejoining
-    "history keeps its ID": GroupMutation(rejoin.history_keeps_its_id, _case(0, "isolate", "kill")),
-    "rewinds too far": GroupMutation(rejoin.rewinds_too_far, _case(0, "isolate", "kill")),
-    "rewinds too little": GroupMutation(rejoin.rewinds_too_little, _case(0, "isolate", "kill")),
-    "rewinds under its store": GroupMutation(rejoin.rewinds_under_its_store, _case(0, "isolate", "checkpoint")),
+    "history keeps its ID": GroupMutation(rejoin.history_keeps_its_id, _case(0, "diverge", **_PLAIN)),
+    "rewinds too far": GroupMutation(rejoin.rewinds_too_far, _case(12, "diverge", "failover", **_PLAIN)),
+    "rewinds too little": GroupMutation(rejoin.rewinds_too_little, _case(19, "diverge", **_PLAIN)),
+    "rewinds under its store": GroupMutation(
+        rejoin.rewinds_under_its_store, _case(0, "diverge", "checkpoint", **_PLAIN)
+    ),
     "wrong nodes are reused": GroupMutation(
-        rejoin.unequal_nodes_are_reused, _case(0, "isolate", "checkpoint", "distrust", node_entries=4, backlog=1)
+        rejoin.unequal_nodes_are_reused,
+        _case(0, "diverge", "checkpoint", "checkpoint", node_entries=4, backlog=1, at_once=3, **_WRITERS),
     ),
     "copy in place too early": GroupMutation(
-        rejoin.copy_in_place_too_early, _case(0, "kill", "distrust", "ambush", "checkpoint", backlog=1)
+        rejoin.copy_in_place_too_early, _case(0, "distrust", "ambush", "kill", backlog=1, **_WRITERS)
     ),
 }

@@ -34,6 +34,7 @@ SETTLED: Final = 60.0  # seconds in which all members are in sync once no more f
 FAULTS: Final = (
     "kill", "power", "pause", "stuck", "partition", "one_way", "isolate", "deserted", "slow", "reset", "cut_off",
     "lost_replies", "lost_swap", "failover", "restart", "blackout", "checkpoint", "ambush", "distrust", "gone",
+    "diverge",
 )  # fmt: skip
 WORKS: Final = ("write", "write", "read", "read", "block", "listen", "consume", "churn")
 READERS: Final = ("read", "block", "listen")  # they change nothing
