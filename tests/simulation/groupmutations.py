@@ -45,59 +45,151 @@ _ROLES: Final = {"works": ("write", *5 * ("read",)), "at_once": 3}
 _WRITERS: Final = {"works": ("write", "write", "write", "read")}
 GROUP_MUTATIONS: dict[str, GroupMutation] = {
     # acknowledgements and withheld replies
-    "acknowledged before the sync": GroupMutation(replies.acknowledged_before_sync, _case(0, "blackout")),
-    "leader does not sync": GroupMutation(replies.leader_does_not_sync, _case(0, "power", **_PAIR)),
-    "sent counts as acknowledged": GroupMutation(replies.sent_counts, _case(0, "isolate", "kill")),
-    "released before confirmation": GroupMutation(replies.released_before_confirmation, _case(0, "isolate")),
-    "reads do not wait": GroupMutation(replies.reads_do_not_wait, _case(2, "isolate", **_PLAIN)),
-    "blocked reads do not wait": GroupMutation(replies.blocked_reads_do_not_wait, _case(1, "isolate", **_BLOCKED)),
-    "messages do not wait": GroupMutation(replies.messages_do_not_wait, _case(16, "isolate", **_TOLD)),
-    "message before its changes": GroupMutation(replies.message_before_its_changes, _case(0, "failover", **_TOLD)),
+    "acknowledged before the sync": GroupMutation(
+        replies.acknowledged_before_sync, _case(0, "blackout"), report="lacks the entry", quick=True
+    ),
+    "leader does not sync": GroupMutation(
+        replies.leader_does_not_sync, _case(0, "power", **_PAIR), report="lacks the entry", quick=True
+    ),
+    "sent counts as acknowledged": GroupMutation(
+        replies.sent_counts, _case(0, "isolate", "kill"), report="is acknowledged, and on 1 members", quick=True
+    ),
+    "released before confirmation": GroupMutation(
+        replies.released_before_confirmation,
+        _case(0, "isolate"),
+        report="is acknowledged, and on 1 members",
+        quick=True,
+    ),
+    "reads do not wait": GroupMutation(
+        replies.reads_do_not_wait, _case(2, "isolate", **_PLAIN), report="any more, on the same connection", quick=True
+    ),
+    "blocked reads do not wait": GroupMutation(
+        replies.blocked_reads_do_not_wait,
+        _case(1, "isolate", **_BLOCKED),
+        report="a client that reads on from",
+        quick=True,
+    ),
+    "messages do not wait": GroupMutation(
+        replies.messages_do_not_wait, _case(16, "isolate", **_TOLD), report="acknowledged or seen, and lost", quick=True
+    ),
+    "message before its changes": GroupMutation(
+        replies.message_before_its_changes, _case(0, "failover", **_TOLD), report="which it does not have", quick=True
+    ),
     "replica shows what is not confirmed": GroupMutation(
-        replies.replica_shows_unconfirmed, _case(0, "diverge", "one_way", "slow", **_PLAIN)
+        replies.replica_shows_unconfirmed,
+        _case(17, "diverge", "one_way", "slow", **_PLAIN),
+        report="which were acknowledged or seen before",
+        quick=True,
     ),
     "withheld replies outlive the role": GroupMutation(
-        replies.withheld_replies_outlive_the_role, _case(0, "diverge", "one_way", **_PLAIN)
+        replies.withheld_replies_outlive_the_role,
+        _case(3, "diverge", "one_way", **_PLAIN),
+        report="any more, on the same connection",
+        quick=True,
     ),
     # the in-sync set
-    "min-in-sync is ignored": GroupMutation(replies.min_in_sync_is_ignored, _case(0, "isolate", **_PLAIN)),
+    "min-in-sync is ignored": GroupMutation(
+        replies.min_in_sync_is_ignored,
+        _case(1, "isolate", **_PLAIN),
+        report="is acknowledged, and on 1 members",
+        quick=True,
+    ),
     "shrinks after the release": GroupMutation(
-        replies.shrinks_after_release, _case(0, "isolate", "diverge", min_in_sync=1, **_PLAIN)
+        replies.shrinks_after_release,
+        _case(7, "isolate", "diverge", min_in_sync=1, **_PLAIN),
+        report="lacks the entry",
+        quick=True,
     ),
-    "silent member stays": GroupMutation(replies.silent_member_stays, _case(3, "gone", at_once=1, **_PLAIN)),
-    "joining does not count": GroupMutation(replies.joining_does_not_count, _case(4, "lost_swap", **_PAIR, **_PLAIN)),
-    "lost reply is a failure": GroupMutation(replies.lost_reply_is_a_failure, _case(0, "lost_swap", **_PAIR, **_PLAIN)),
+    "silent member stays": GroupMutation(
+        replies.silent_member_stays,
+        _case(0, "gone", at_once=1, **_PLAIN),
+        report="is gone, and nothing is acknowledged",
+        quick=True,
+    ),
+    "joining does not count": GroupMutation(
+        replies.joining_does_not_count, _case(1, "lost_swap", **_PAIR, **_PLAIN), report="lacks the entry", quick=True
+    ),
+    "lost reply is a failure": GroupMutation(
+        replies.lost_reply_is_a_failure, _case(1, "lost_swap", **_PAIR, **_PLAIN), report="lacks the entry", quick=True
+    ),
     "joins before it has everything": GroupMutation(
-        replies.joins_before_it_has_everything, _case(8, "isolate", "kill", "slow", **_WRITERS)
+        replies.joins_before_it_has_everything,
+        _case(13, "isolate", "kill", "slow", **_WRITERS),
+        report="lacks the entry",
     ),
-    "copy in the set": GroupMutation(replies.copy_in_the_set, _case(0, "distrust", "lost_replies", **_PLAIN)),
+    "copy in the set": GroupMutation(
+        replies.copy_in_the_set,
+        _case(0, "distrust", "lost_replies", **_PLAIN),
+        report="is in the in-sync set, and receives a copy",
+        quick=True,
+    ),
     # the lease
-    "lease not checked": GroupMutation(replies.lease_not_checked, _case(0, "deserted", **_PLAIN)),
-    "renewed while stuck": GroupMutation(replies.renewed_while_stuck, _case(0, "stuck", **_PLAIN)),
-    "lease without margin": GroupMutation(replies.lease_without_margin, _case(0, "cut_off", drift=0.02, **_PLAIN)),
-    "lost lease is not described": GroupMutation(replies.lost_lease_is_not_described, _case(0, "cut_off", **_ROLES)),
+    "lease not checked": GroupMutation(
+        replies.lease_not_checked,
+        _case(2, "deserted", **_PLAIN),
+        report="which were acknowledged or seen before",
+        quick=True,
+    ),
+    "renewed while stuck": GroupMutation(
+        replies.renewed_while_stuck, _case(5, "stuck", **_PLAIN), report="still leads, though its event loop is stuck"
+    ),
+    "lease without margin": GroupMutation(
+        replies.lease_without_margin, _case(0, "cut_off", drift=0.02, **_PLAIN), report="has ended, and"
+    ),
+    "lost lease is not described": GroupMutation(
+        replies.lost_lease_is_not_described, _case(9, "cut_off", **_ROLES), report="Bug while running ROLE"
+    ),
     # elections and handovers
     "outsider is elected": GroupMutation(
-        rejoin.outsider_is_elected, _case(0, "partition", "cut_off", seconds=8.0, **_PAIR, **_PLAIN)
+        rejoin.outsider_is_elected,
+        _case(0, "partition", "cut_off", seconds=8.0, **_PAIR, **_PLAIN),
+        report="and the set was",
+        quick=True,
     ),
-    "epoch stays": GroupMutation(rejoin.epoch_stays, _case(0, "isolate", "kill", **_PLAIN)),
-    "old leader stays in the set": GroupMutation(rejoin.old_leader_stays_in_set, _case(0, "isolate", "kill", **_PLAIN)),
-    "keeps its link": GroupMutation(rejoin.keeps_its_link, _case(0, "isolate", "kill", "failover", **_PLAIN)),
-    "shortest log wins": GroupMutation(rejoin.shortest_log_wins, _case(0, "kill", "slow", **_WRITERS)),
-    "hands over aloud": GroupMutation(rejoin.hands_over_aloud, _case(0, "failover", **_PLAIN)),
-    "hands over too early": GroupMutation(rejoin.hands_over_too_early, _case(0, "failover", "slow", **_WRITERS)),
+    "epoch stays": GroupMutation(
+        rejoin.epoch_stays,
+        _case(0, "isolate", "kill", **_PLAIN),
+        report="leads in epoch 1, in which m1 led",
+        quick=True,
+    ),
+    "old leader stays in the set": GroupMutation(
+        rejoin.old_leader_stays_in_set, _case(0, "isolate", "kill", **_PLAIN), report="did not consent", quick=True
+    ),
+    "keeps its link": GroupMutation(
+        rejoin.keeps_its_link,
+        _case(0, "isolate", "kill", "failover", **_PLAIN),
+        report="is acknowledged, and on 1 members",
+        quick=True,
+    ),
+    "hands over aloud": GroupMutation(
+        rejoin.hands_over_aloud, _case(0, "failover", **_PLAIN), report="and is not silent", quick=True
+    ),
     # rejoining
-    "history keeps its ID": GroupMutation(rejoin.history_keeps_its_id, _case(0, "diverge", **_PLAIN)),
-    "rewinds too far": GroupMutation(rejoin.rewinds_too_far, _case(12, "diverge", "failover", **_PLAIN)),
-    "rewinds too little": GroupMutation(rejoin.rewinds_too_little, _case(19, "diverge", **_PLAIN)),
+    "history keeps its ID": GroupMutation(
+        rejoin.history_keeps_its_id, _case(0, "diverge", **_PLAIN), report="contents differ at log offset", quick=True
+    ),
+    "rewinds too far": GroupMutation(
+        rejoin.rewinds_too_far,
+        _case(12, "diverge", "failover", **_PLAIN),
+        report="deletes entries that were acknowledged",
+        quick=True,
+    ),
+    "rewinds too little": GroupMutation(
+        rejoin.rewinds_too_little,
+        _case(19, "diverge", **_PLAIN),
+        report="nothing is acknowledged although no fault happens any more",
+    ),
     "rewinds under its store": GroupMutation(
-        rejoin.rewinds_under_its_store, _case(0, "diverge", "checkpoint", **_PLAIN)
+        rejoin.rewinds_under_its_store, _case(0, "diverge", "checkpoint", **_PLAIN), report="does not run", quick=True
     ),
     "wrong nodes are reused": GroupMutation(
         rejoin.unequal_nodes_are_reused,
-        _case(0, "diverge", "checkpoint", "checkpoint", node_entries=4, backlog=1, at_once=3, **_WRITERS),
+        _case(15, "diverge", "checkpoint", "checkpoint", node_entries=4, backlog=1, at_once=3, **_WRITERS),
+        report="contents differ",
     ),
     "copy in place too early": GroupMutation(
-        rejoin.copy_in_place_too_early, _case(0, "distrust", "ambush", "kill", backlog=1, **_WRITERS)
+        rejoin.copy_in_place_too_early,
+        _case(12, "distrust", "ambush", "kill", backlog=1, **_WRITERS),
+        report="deletes entries that were acknowledged",
     ),
 }

@@ -9,6 +9,7 @@ from typing import Any
 from persistence import rewind as rewinding
 from persistence.history import History
 from replication.handshake import Lineage
+from respserver.clients.pauses import Pauses
 from respserver.group import document
 from respserver.group.document import ServerGroupState
 from respserver.group.membership import GroupMembership
@@ -118,7 +119,7 @@ def hands_over_aloud() -> list[Patch]:
 
 
 def hands_over_too_early() -> list[Patch]:
-    """A leader hands over to a member that lacks a part of its log."""
+    """A leader hands over while it accepts writes, to a member that lacks a part of its log."""
     hand_over = GroupMembership._hand_over
 
     async def handed(member: Any) -> None:
@@ -131,7 +132,7 @@ def hands_over_too_early() -> list[Patch]:
         finally:
             member._ticks.withheld_since = since
 
-    return [(GroupMembership, "_hand_over", handed)]
+    return [(GroupMembership, "_hand_over", handed), (Pauses, "hold_writes", lambda pauses, hold: None)]
 
 
 # -- rejoining -------------------------------------------------------------------------------------------------------
