@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from respserver.group import identity, membership, presence
+from respserver.group import identity, joining, presence, standing
 from respserver.group.document import decode
 from tests.simulation.cases import drained
 from tests.simulation.checker import check_rows
@@ -117,7 +117,7 @@ class GroupWorld(SimWorld):
 
     def patches(self) -> Iterable[Patch]:
         secrets = types.SimpleNamespace(token_hex=lambda count: self.loop.random.randbytes(count).hex())
-        yield from ((module, "secrets", secrets) for module in (identity, membership, presence))
+        yield from ((module, "secrets", secrets) for module in (identity, joining, presence, standing))
         yield from self.checks.patches()
 
     async def run(self) -> None:

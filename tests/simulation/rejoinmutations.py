@@ -12,7 +12,8 @@ from replication.handshake import Lineage
 from respserver.clients.pauses import Pauses
 from respserver.group import document
 from respserver.group.document import ServerGroupState
-from respserver.group.membership import GroupMembership
+from respserver.group.election import Election
+from respserver.group.handover import Handover
 from respserver.roles.link import COMPARED, LeaderLink
 from respserver.roles.replicas import Replicas
 from respserver.roles.roles import Roles
@@ -23,7 +24,7 @@ from tests.simulation.world import Patch
 # -- elections and handovers -----------------------------------------------------------------------------------------
 def outsider_is_elected() -> list[Patch]:
     """A member that is not in the in-sync set campaigns like the others."""
-    campaign, without = GroupMembership._campaign, GroupMembership._without_leader
+    campaign, without = Election._campaign, Election.without_leader
 
     def added(member: Any, state: ServerGroupState) -> ServerGroupState:
         return replace(state, in_sync=tuple(sorted({*state.in_sync, member.name})))
@@ -39,12 +40,12 @@ def outsider_is_elected() -> list[Patch]:
     async def without_leader(member: Any, state: ServerGroupState) -> float:
         return await without(member, added(member, state))
 
-    return [(GroupMembership, "_campaign", campaigned), (GroupMembership, "_without_leader", without_leader)]
+    return [(Election, "_campaign", campaigned), (Election, "without_leader", without_leader)]
 
 
 def epoch_stays() -> list[Patch]:
     """A new leader has the epoch of the old one."""
-    campaign = GroupMembership._campaign
+    campaign = Election._campaign
 
     def lower(state: ServerGroupState) -> ServerGroupState:
         return replace(state, epoch=state.epoch - 1)
@@ -57,7 +58,7 @@ def epoch_stays() -> list[Patch]:
         finally:
             del member.store.change
 
-    return [(GroupMembership, "_campaign", campaigned)]
+    return [(Election, "_campaign", campaigned)]
 
 
 def old_leader_stays_in_set() -> list[Patch]:
@@ -99,12 +100,12 @@ def shortest_log_wins() -> list[Patch]:
                 return True
         return False
 
-    return [(GroupMembership, "_must_wait", must_wait)]
+    return [(Election, "_must_wait", must_wait)]
 
 
 def hands_over_aloud() -> list[Patch]:
     """A leader that hands over continues to release replies until it follows."""
-    hand_over = GroupMembership._hand_over
+    hand_over = Handover.step
 
     async def handed(member: Any) -> None:
         member.in_sync.silence = lambda: None
@@ -112,18 +113,18 @@ def hands_over_aloud() -> list[Patch]:
             await hand_over(member)
         finally:
             del member.in_sync.silence
-            if not member._led:
+            if not member._standing.led:
                 member.in_sync.silence()
 
-    return [(GroupMembership, "_hand_over", handed)]
+    return [(Handover, "step", handed)]
 
 
 def hands_over_too_early() -> list[Patch]:
     """A leader hands over while it accepts writes, to a member that lacks a part of its log."""
-    hand_over = GroupMembership._hand_over
+    hand_over = Handover.step
 
     async def handed(member: Any) -> None:
-        feed = member.in_sync.feed(member._target)
+        feed = member.in_sync.feed(member._standing.target)
         if feed is not None:
             feed.on_disk = max(feed.on_disk, member._data.disk.offset)
         since, member._ticks.withheld_since = member._ticks.withheld_since, lambda: None
@@ -132,7 +133,7 @@ def hands_over_too_early() -> list[Patch]:
         finally:
             member._ticks.withheld_since = since
 
-    return [(GroupMembership, "_hand_over", handed), (Pauses, "hold_writes", lambda pauses, hold: None)]
+    return [(Handover, "step", handed), (Pauses, "hold_writes", lambda pauses, hold: None)]
 
 
 # -- rejoining -------------------------------------------------------------------------------------------------------

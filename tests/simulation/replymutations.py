@@ -10,9 +10,9 @@ from persistence.log import Log
 from replication import frames
 from replication.feed import ReplicaFeed
 from respserver.clients.connection import Connection
+from respserver.group.decisions import GroupDecisions
 from respserver.group.document import ServerGroupState
 from respserver.group.insync import InSync
-from respserver.group.membership import GroupMembership
 from respserver.group.presence import MemberPresence
 from respserver.roles.link import LeaderLink
 from respserver.roles.replicas import Replicas
@@ -197,7 +197,7 @@ def joining_does_not_count() -> list[Patch]:
 
 def lost_reply_is_a_failure() -> list[Patch]:
     """A change of the set whose reply is lost counts as one that did not happen."""
-    leading = GroupMembership._leading
+    leading = GroupDecisions._leading
 
     async def lead(member: Any, state: ServerGroupState) -> None:
         try:
@@ -208,7 +208,7 @@ def lost_reply_is_a_failure() -> list[Patch]:
             member.in_sync.recount()
             raise
 
-    return [(GroupMembership, "_leading", lead)]
+    return [(GroupDecisions, "_leading", lead)]
 
 
 def joins_before_it_has_everything() -> list[Patch]:
