@@ -164,15 +164,20 @@ GROUP_MUTATIONS: dict[str, GroupMutation] = {
     "hands over aloud": GroupMutation(
         rejoin.hands_over_aloud, _case(0, "failover", **_PLAIN), report="and is not silent", quick=True
     ),
+    "shortest log wins": GroupMutation(
+        rejoin.shortest_log_wins,
+        _case(23, "partition", "kill", "one_way", at_once=3, **_WRITERS),
+        report="takes the lead with a log of",
+    ),
+    "hands over too early": GroupMutation(
+        rejoin.hands_over_too_early,
+        _case(0, "failover", **_WRITERS),
+        report="which lacks a part of its log",
+        quick=True,
+    ),
     # rejoining
     "history keeps its ID": GroupMutation(
         rejoin.history_keeps_its_id, _case(0, "diverge", **_PLAIN), report="contents differ at log offset", quick=True
-    ),
-    "rewinds too far": GroupMutation(
-        rejoin.rewinds_too_far,
-        _case(12, "diverge", "failover", **_PLAIN),
-        report="deletes entries that were acknowledged",
-        quick=True,
     ),
     "rewinds too little": GroupMutation(
         rejoin.rewinds_too_little,
@@ -186,10 +191,5 @@ GROUP_MUTATIONS: dict[str, GroupMutation] = {
         rejoin.unequal_nodes_are_reused,
         _case(15, "diverge", "checkpoint", "checkpoint", node_entries=4, backlog=1, at_once=3, **_WRITERS),
         report="contents differ",
-    ),
-    "copy in place too early": GroupMutation(
-        rejoin.copy_in_place_too_early,
-        _case(12, "distrust", "ambush", "kill", backlog=1, **_WRITERS),
-        report="deletes entries that were acknowledged",
     ),
 }
