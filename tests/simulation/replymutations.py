@@ -166,7 +166,7 @@ def shrinks_after_release() -> list[Patch]:
 
     def recounted(insync: Any) -> None:
         names = insync.names
-        insync.names = frozenset(name for name in names if not insync._too_slow(name))
+        insync.names = frozenset(name for name in names if not insync._leaves(name))
         try:
             recount(insync)
         finally:
@@ -177,7 +177,7 @@ def shrinks_after_release() -> list[Patch]:
 
 def silent_member_stays() -> list[Patch]:
     """A member that is gone, or silent, stays in the set."""
-    return [(InSync, "_too_slow", lambda insync, name: "")]
+    return [(InSync, "_leaves", lambda insync, name: "")]
 
 
 def joining_does_not_count() -> list[Patch]:
