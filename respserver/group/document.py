@@ -16,8 +16,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import MISSING, dataclass, fields, replace
+from typing import Any, Final, TypeVar
 
 FORMAT: Final = 1
 MOST_EVENTS: Final = 100
@@ -77,8 +77,25 @@ class ServerGroupState:
         }).encode()  # fmt: skip
 
 
+_Part = TypeVar("_Part", MemberRecord, GroupEvent)
+
+
+def _part(kind: type[_Part], found: dict[str, Any]) -> _Part:
+    """Return a member or an event. Ignores unknown fields: they are of another version, whose members may run at the
+    same time during an upgrade. Raises AttributeError, KeyError, TypeError."""
+    values: dict[str, Any] = {}
+    for field in fields(kind):
+        value = found.get(field.name, field.default)
+        if value is MISSING:
+            raise KeyError(field.name)
+        if type(value).__name__ != field.type:  # exactly: JSON's true is no number
+            raise TypeError(f"{field.name} is {value!r}")
+        values[field.name] = value
+    return kind(**values)
+
+
 def decode(document: bytes) -> ServerGroupState:
-    """Parse the JSON document. Raises GroupStateError."""
+    """Parse the JSON document. Fields of another version are ignored. Raises GroupStateError."""
     try:
         found: Any = json.loads(document)
         if found["format"] != FORMAT:
@@ -88,8 +105,8 @@ def decode(document: bytes) -> ServerGroupState:
             )
         state = ServerGroupState(
             found["group_id"], found["epoch"], found["leader"], tuple(found["in_sync"]),
-            {name: MemberRecord(**each) for name, each in found["members"].items()},
-            tuple(GroupEvent(**each) for each in found["events"]),
+            {name: _part(MemberRecord, each) for name, each in found["members"].items()},
+            tuple(_part(GroupEvent, each) for each in found["events"]),
         )  # fmt: skip
         if not (_ID.fullmatch(state.group_id) and isinstance(state.epoch, int) and state.in_sync):
             raise ValueError(state.group_id)

@@ -131,6 +131,39 @@ def test_a_damaged_state(text: bytes) -> None:
         document.decode(text)
 
 
+def changed(part: str, **fields: object) -> bytes:
+    """A state in which each member, each event, or the state itself has these fields; None removes one."""
+    found = json.loads(group("m1", "m2").encode())
+    for each in {"members": found["members"].values(), "events": found["events"], "state": [found]}[part]:
+        each.update(fields)
+        for name in [name for name, value in fields.items() if value is None]:
+            del each[name]
+    return json.dumps(found).encode()
+
+
+@pytest.mark.parametrize("part", ["members", "events", "state"])
+def test_fields_of_another_version_are_ignored(part: str) -> None:
+    assert document.decode(changed(part, later=[1])) == group("m1", "m2")
+
+
+@pytest.mark.parametrize(
+    ("part", "fields", "what"),
+    [
+        ("members", {"address": None}, "address"),
+        ("members", {"id": 7}, "id"),
+        ("members", {"version": []}, "version"),
+        ("events", {"why": None}, "why"),
+        ("events", {"time": "1"}, "time"),
+        ("events", {"epoch": True}, "epoch"),
+        ("state", {"members": {"m1": []}}, "list"),
+        ("state", {"events": None}, "events"),
+    ],
+)
+def test_fields_that_are_missing_or_of_another_type_are_damage(part: str, fields: dict[str, object], what: str) -> None:
+    with pytest.raises(GroupStateError, match=rf"is damaged \(.*{what}.* delete the keys of the group"):
+        document.decode(changed(part, **fields))
+
+
 def test_a_newer_format() -> None:
     text = json.dumps({**json.loads(group("m1").encode()), "format": 2}).encode()
     with pytest.raises(GroupStateError, match=r"has format 2, .* only format 1: upgrade this member"):
