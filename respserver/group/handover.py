@@ -33,6 +33,7 @@ class Handover(MemberPart):
         self._give_up_at = 0.0  # loop time when it stops to hand over
         self._stays_until = 0.0  # loop time before which it does not hand over again because of a damaged store
         self.done = asyncio.Event()  # the last one has succeeded
+        self.leaving = False  # this server stops, so it also leaves the in-sync set: replies would wait for it
 
     def fail_over(self, target: str, timeout_ms: int) -> None:
         """Hand over to a member of the in-sync set; "": the most up-to-date one. Raises CommandError."""
@@ -104,9 +105,9 @@ class Handover(MemberPart):
                 return state  # a request of unknown outcome was successful
             if state.epoch != self._standing.led or target not in state.in_sync:
                 return None
-            damaged = data.disk.scrub.damaged > 0
-            why = f"{self.name} handed over{', because its store is damaged' if damaged else ''}"
-            return document.hand_over(state, target, self._clock.now(), why, stays=not damaged)
+            why = "it stops" if self.leaving else "its store is damaged" if data.disk.scrub.damaged else ""
+            cause = f"{self.name} handed over{', because ' if why else ''}{why}"
+            return document.hand_over(state, target, self._clock.now(), cause, stays=not why)
 
         try:
             state = await self._standing.certain(lambda: self.store.change(decide))

@@ -98,6 +98,7 @@ class GroupMembership(ServerPart):
     async def finish(self, hand_over: bool) -> None:
         """Leave: hand over if this member leads, and end its lease. Called at shutdown."""
         if hand_over and self.standing.led and self.in_sync.names:
+            self.handover.leaving = True
             with suppress(CommandError):
                 self.handover.fail_over("", 2 * self._config.group_lease)
             if self.standing.target:

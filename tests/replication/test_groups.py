@@ -208,13 +208,19 @@ def test_planned_failover(group: Group) -> None:
 
 
 def test_a_stopping_leader_hands_over(group: Group) -> None:
+    """It leaves the set, so replies do not wait for it until in-sync-timeout."""
     leader = group.wait()
+    for node in group.nodes:
+        node("CONFIG", "SET", "in-sync-timeout", 60_000)
     with Writer(group) as writer:
         leader.stop()
         assert writer.after(time.monotonic()) < SLOW
         leader.start()
     writer.check(group.wait())
-    assert any(each["why"] == f"{group.name(leader)} handed over" for each in status(group.nodes[0])["events"][-6:])
+    why = f"{group.name(leader)} handed over, because it stops"
+    assert any(each["why"] == why for each in status(group.nodes[0])["events"][-6:])
+    for node in group.nodes:
+        node("CONFIG", "SET", "in-sync-timeout", 2000)
 
 
 def test_a_stopping_leader_does_not_wait_for_a_slow_member(group: Group) -> None:

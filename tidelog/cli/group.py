@@ -78,7 +78,7 @@ def failover(member: str, url: str, timeout: int | None) -> None:
 @url_option
 def remove(member: str, url: str) -> None:
     """Remove MEMBER, which must not be running. Another member can then use its name."""
-    Members(url).send_to_leader("TMEMBER", "REMOVE", member)
+    Members(url).send("TMEMBER", "REMOVE", member)
     echo(f"{member} was removed from the group")
 
 
@@ -102,13 +102,17 @@ class Members:
             raise click.ClickException(f"group {seen['group']} has no reachable leader; see: tidelog group status")
         self._ask(url, *words)
 
+    def send(self, *words: str | int) -> None:
+        """Send a command to the leader, or to the first member that replies if there is no leader."""
+        self._ask(self._leader_and_status()[0], *words)
+
     def _leader_and_status(self) -> tuple[str, dict[str, Any]]:
         problem = "the URL names no server"
         for url in self._access.urls:
             try:
                 seen = self._status(url)
             except OSError as error:
-                problem = f"no answer from {urlsplit(url).hostname}: {error.__cause__ or error}"
+                problem = f"no answer from {urlsplit(url).netloc.rpartition('@')[2]}: {error.__cause__ or error}"
                 continue
             if seen["phase"] != "leading" and seen.get("leader_address"):
                 leader = _at(url, seen["leader_address"])
@@ -154,7 +158,7 @@ def print_group(seen: dict[str, Any]) -> None:
     )
     if seen.get("withheld_clients"):
         since = duration(seen["withheld_ms"])
-        echo(f"replies are withheld for {counted(seen['withheld_clients'], 'client')}, since {since}")
+        echo(f"the replies of {counted(seen['withheld_clients'], 'client')} have been withheld for {since}")
     if seen["problem"]:
         echo(f"{seen['member']}: {seen['problem']}")
     for warning in seen["warnings"]:
