@@ -31,7 +31,8 @@ class Etcds:
         ports = free_ports(2 * count)
         self.ports, peers = ports[:count], ports[count:]
         cluster = ",".join(f"n{n}=http://127.0.0.1:{port}" for n, port in enumerate(peers))
-        self.processes = []
+        self._commands: list[tuple[list[str], Path]] = []
+        self.processes: list[subprocess.Popen[bytes]] = []
         for n, (port, peer) in enumerate(zip(self.ports, peers, strict=True)):
             command = [program, "--name", f"n{n}", "--data-dir", str(directory / f"n{n}")]
             scheme = "https" if tls else "http"
@@ -41,10 +42,25 @@ class Etcds:
                 command += ["--client-cert-auth", f"--trusted-ca-file={tls}/ca.pem"]
             command += [f"--listen-peer-urls=http://127.0.0.1:{peer}"]
             command += [f"--initial-advertise-peer-urls=http://127.0.0.1:{peer}", f"--initial-cluster={cluster}"]
-            with (directory / f"n{n}.log").open("wb") as log:
-                self.processes.append(subprocess.Popen(command, stdout=log, stderr=log))
+            self._commands.append((command, directory / f"n{n}.log"))
+            self.processes.append(self._started(n))
         ready = self.listens if tls else self.healthy
         eventually(lambda: all(ready(port) for port in self.ports))
+
+    def _started(self, n: int) -> subprocess.Popen[bytes]:
+        command, path = self._commands[n]
+        with path.open("ab") as log:
+            return subprocess.Popen(command, stdout=log, stderr=log)
+
+    def kill(self, n: int) -> None:
+        """Kill one of them. Its data remains."""
+        self.processes[n].kill()
+        self.processes[n].wait(20)
+
+    def start(self, n: int) -> None:
+        """Start one of them again, unless it runs."""
+        if self.processes[n].poll() is not None:
+            self.processes[n] = self._started(n)
 
     @property
     def hosts(self) -> str:

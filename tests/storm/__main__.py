@@ -1,0 +1,42 @@
+"""A storm from the command line: python -m tests.storm --help."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.storm.faults import WEIGHTS
+from tests.storm.run import Plan, StormError, run
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.storm", description="Random faults in a real server group.")
+    parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
+    parser.add_argument("--coordinator", choices=("file", "etcd"), default="file")
+    parser.add_argument("--faults", type=int, default=1_000_000, help="how many in all")
+    parser.add_argument("--minutes", type=float, default=10.0, help="of the whole run")
+    parser.add_argument("--kinds", default=",".join(WEIGHTS), help="kinds of faults (default: all)")
+    parser.add_argument("--rate", type=float, default=2.0, help="faults per second, at most")
+    parser.add_argument("--round", type=float, default=30.0, help="seconds until everything is checked")
+    parser.add_argument("--dir", type=Path, help="where logs and data are kept")
+    args = parser.parse_args()
+    top = args.dir or Path(tempfile.mkdtemp(prefix="tidelog-storm-"))
+    top.mkdir(parents=True, exist_ok=True)
+    plan = Plan(
+        args.seed, args.coordinator, args.faults, 60 * args.minutes, tuple(args.kinds.split(",")), args.round, args.rate
+    )
+    print(plan, top, flush=True)
+    try:
+        print(run(plan, top))
+    except StormError as error:
+        sys.exit(str(error))
+    if args.dir is None:
+        shutil.rmtree(top)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""Clients: connections through the proxies, and the loop that runs a work against whichever member answers."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from tests.simulation.clients import LostError, RefusedError, SimConnection, Word
+from tests.wire.rawclient import pack
+
+# What a server replies that does not lead, waits for others, or stops.
+EXPECTED = ("READONLY", "NOREPLICAS", "LOADING", "MASTERDOWN", "UNBLOCKED", "MISCONF", "EXECABORT", "CLUSTERDOWN")
+THINKING = (0.001, 0.01, 0.05)  # seconds between two steps of a client
+PATIENCE = 2.0  # seconds for a reply
+
+
+class Connection(SimConnection):
+    """A connection of a client, or of the test itself."""
+
+    @classmethod
+    async def to(cls, port: int, patience: float = PATIENCE) -> Connection:
+        """Connect to a port of this machine. Raises LostError."""
+        try:
+            async with asyncio.timeout(patience):
+                _, connection = await asyncio.get_running_loop().create_connection(cls, "127.0.0.1", port)
+        except (OSError, TimeoutError) as error:
+            raise LostError(str(error)) from error
+        return connection
+
+    async def collect(self, *commands: tuple[Word, ...]) -> list[Any]:
+        """Send commands together. Return a reply, an error, or LostError for each."""
+        if self._lost:
+            raise LostError("the connection is closed")
+        loop = asyncio.get_running_loop()
+        futures = [loop.create_future() for _ in commands]
+        self._waiting += futures
+        self._transport.write(b"".join(pack(*words) for words in commands))
+        await asyncio.wait(futures, timeout=PATIENCE)
+        lost = not all(future.done() for future in futures)
+        if lost:
+            self.close()
+        return [
+            LostError("no answer in time") if not future.done() else future.exception() or future.result()
+            for future in futures
+        ]
+
+
+class Worker(Protocol):
+    async def step(self, member: str, server: Connection) -> None: ...
+
+
+class Client:
+    """Runs one work, at any member. After an error, it tries another one. ``trouble`` gets what must not happen."""
+
+    def __init__(
+        self, ports: Mapping[str, int], work: Worker, chance: random.Random, trouble: Callable[[str], None],
+        pause: float = 1.0,
+    ) -> None:  # fmt: skip
+        self.work = work
+        self.stopping = False
+        self._ports, self._random, self._trouble, self._pause = ports, chance, trouble, pause
+        self.task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            while not self.stopping:
+                member = self._random.choice(list(self._ports))
+                try:
+                    connection = await Connection.to(self._ports[member])
+                except LostError:
+                    await asyncio.sleep(0.05)
+                    continue
+                try:
+                    while not self.stopping:
+                        await self.work.step(member, connection)
+                        await asyncio.sleep(self._random.choice(THINKING) * self._pause)
+                except LostError:
+                    pass
+                except RefusedError as error:
+                    if not str(error).startswith(EXPECTED):
+                        self._trouble(f"{type(self.work).__name__} at {member}: {error}")
+                finally:
+                    connection.close()
+                await asyncio.sleep(self._random.uniform(0.01, 0.05))
+        except AssertionError as error:
+            self._trouble(f"{type(self.work).__name__}: {error}")
