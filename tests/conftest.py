@@ -29,7 +29,7 @@ settings.load_profile("ci" if os.environ.get("CI") else "here")
 # cases. `scripts/test quick` leaves them out. A module in one of these folders that does nothing of the kind is marked
 # `quick`; a long test elsewhere is marked `slow`.
 TESTS = Path(__file__).parent
-SLOW_FOLDERS = {"crash", "foreign", "replication", "simulation", "spark"}
+SLOW_FOLDERS = {"crash", "foreign", "replication", "simulation", "spark", "storm"}
 SLOW_BEGINNINGS = ("test_fuzz",)  # of modules' names
 SLOW_ENDS = ("_kill", "_model")
 

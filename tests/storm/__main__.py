@@ -20,7 +20,7 @@ def main() -> None:
     parser.add_argument("--faults", type=int, default=1_000_000, help="how many in all")
     parser.add_argument("--minutes", type=float, default=10.0, help="of the whole run")
     parser.add_argument("--kinds", default=",".join(WEIGHTS), help="kinds of faults (default: all)")
-    parser.add_argument("--rate", type=float, default=2.0, help="faults per second, at most")
+    parser.add_argument("--rate", type=float, default=3.0, help="faults per second, at most")
     parser.add_argument("--round", type=float, default=30.0, help="seconds until everything is checked")
     parser.add_argument("--dir", type=Path, help="where logs and data are kept")
     args = parser.parse_args()

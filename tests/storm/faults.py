@@ -50,7 +50,7 @@ class Faults:
                 for task in self._running - running:
                     task.result()
                 self._running = running
-                if len(running) < 2:
+                if len(running) < 3:
                     (kind,) = self.random.choices(kinds, weights)
                     self.counts[kind] += 1
                     self.overlapping += len(running)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from tests.coordinator.etcds import Etcds
 from tests.replication.cluster import new_port
 from tests.storm.lossy import LossyDirectory
 from tests.storm.network import Network
-from tidelog.serverprogram import server_environment
+from tests.storm.preloaded import Preloaded
 
 SETTINGS = {
     "bind": "127.0.0.1", "replica-announce-ip": "127.0.0.1", "enable-debug-command": "yes", "wal-size": "1mb",
@@ -28,7 +28,9 @@ STOPPED = 20.0  # seconds that a stop may take
 class Member:
     """A server process with a data directory that outlasts it."""
 
-    def __init__(self, name: str, top: Path, lossy: bool, trouble: Callable[[str], None]) -> None:
+    def __init__(
+        self, name: str, top: Path, lossy: bool, preloaded: Preloaded, trouble: Callable[[str], None]
+    ) -> None:
         self.name = name
         self.port = new_port()
         self.log = top / f"{name}.log"
@@ -42,13 +44,12 @@ class Member:
         self.directory.mkdir()
         self.status: dict[str, Any] = {}  # the last TMEMBER STATUS; empty while it does not answer
         self._trouble = trouble
-        self._process: asyncio.subprocess.Process | None = None
+        self.pid: int | None = None  # None while it does not run
+        self._preloaded = preloaded
         self._watch: asyncio.Task[None] | None = None
-        self._ending = False  # the process is to end
-
-    @property
-    def pid(self) -> int | None:
-        return None if self._process is None else self._process.pid
+        self._again: asyncio.Task[None] | None = None
+        self._ending = 0  # the process that is to end
+        self._lock = asyncio.Lock()
 
     @property
     def leads(self) -> bool:
@@ -56,56 +57,72 @@ class Member:
 
     async def start(self) -> None:
         """Start the process unless it runs. It is ready some time later."""
-        if self._process is not None:
-            return
-        self._ending = False
-        command = [sys.executable, "-m", "_tidelog_server", "--dir", str(self.directory)]
-        for name, value in self.settings.items():
-            command += [f"--{name}", str(value)]
-        with self.log.open("ab") as log:
-            process = await asyncio.create_subprocess_exec(
-                *command, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, env=server_environment()
-            )
-        self._process = process
-        self._watch = asyncio.create_task(self._watched(process))
+        async with self._lock:
+            if self.pid is not None:
+                return
+            argv = ["--dir", str(self.directory)]
+            for name, value in self.settings.items():
+                argv += [f"--{name}", str(value)]
+            self.pid, ended = await self._preloaded.start(argv, self.log)
+            self._watch = asyncio.create_task(self._watched(self.pid, ended))
 
-    async def _watched(self, process: asyncio.subprocess.Process) -> None:
-        status = await process.wait()
-        self._process, self.status = None, {}
-        if not self._ending:
+    async def _watched(self, pid: int, ended: asyncio.Future[int]) -> None:
+        status = await ended
+        self.pid, self.status = None, {}
+        if pid == self._ending:
+            return
+        if status == 1 and b" # coordinator: " in self._last_line():
+            self._again = asyncio.create_task(self._started_again())
+        else:
             self._trouble(f"{self.name} has ended with status {status}; see {self.log}")
 
+    async def _started_again(self) -> None:
+        """Start again, as a supervisor does, since the directory of the coordinator was away."""
+        await asyncio.sleep(0.3)
+        await self.start()
+
+    def _last_line(self) -> bytes:
+        with self.log.open("rb") as log:
+            log.seek(max(0, self.log.stat().st_size - 1000))
+            return (log.read().splitlines() or [b""])[-1]
+
     async def kill(self) -> None:
-        self._ending = True
-        self.signal(signal.SIGKILL)
-        await self._ended()
+        async with self._lock:
+            await self._killed()
 
-    async def stop(self) -> bool:
-        """SIGTERM. Return whether it ended in time."""
-        self._ending = True
-        self.signal(signal.SIGTERM)
-        try:
-            async with asyncio.timeout(STOPPED):
-                await self._ended()
-        except TimeoutError:
-            await self.kill()
-            return False
-        return True
-
-    async def _ended(self) -> None:
-        if self._watch is not None:
-            await asyncio.shield(self._watch)
-
-    def signal(self, number: signal.Signals) -> None:
-        if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(number)
+    async def _killed(self) -> None:
+        if self.pid is not None and self._watch is not None:
+            self._ending = self.pid
+            self.signal(signal.SIGKILL)
+            await self._watch
 
     async def lose_power(self, seed: int) -> None:
         """Kill the process, and lose what it has not synced."""
-        await self.kill()
+        async with self._lock:
+            await self._killed()
+            if self.disk is not None:
+                await asyncio.to_thread(self.disk.lose_power, seed)
+
+    async def stop(self) -> bool:
+        """SIGTERM. Return whether it ended in time."""
+        if self.pid is None or self._watch is None:
+            return True
+        self._ending = self.pid
+        self.signal(signal.SIGTERM)
+        done, _ = await asyncio.wait([self._watch], timeout=STOPPED)
+        if not done:
+            await self.kill()
+        return bool(done)
+
+    def signal(self, number: signal.Signals) -> None:
+        if self.pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def keep(self) -> None:
+        """Copy the data to where it outlasts the file system."""
         if self.disk is not None:
-            await asyncio.to_thread(self.disk.lose_power, seed)
+            shutil.copytree(self.directory, self.log.with_suffix(".data"))
 
     def close(self) -> None:
         if self.disk is not None:
@@ -123,16 +140,13 @@ class FileCoordinator:
         (top / "coordinator").mkdir()
 
     async def url(self, member: str, network: Network) -> str:
-        link = self._top / f"{member}-coordinator"
-        link.symlink_to(self._top / "coordinator")
-        return f"file://{link}"
+        self.cut(member, False, network)
+        return f"file://{self._top}/{member}-coordinator"
 
     def cut(self, member: str, cut: bool, network: Network) -> None:
-        link = self._top / f"{member}-coordinator"
-        if cut:
-            link.unlink(missing_ok=True)
-        elif not link.is_symlink():
-            link.symlink_to(self._top / "coordinator")
+        new = self._top / "new"
+        new.symlink_to("/dev/null/away" if cut else self._top / "coordinator")  # no directory can be made there
+        new.rename(self._top / f"{member}-coordinator")
 
     def close(self) -> None:
         pass

@@ -63,7 +63,7 @@ class Network:
                     writer.close()
                 else:
                     await self._connection(name, target, port, reader, writer)
-            except (OSError, asyncio.IncompleteReadError):
+            except (OSError, asyncio.CancelledError):  # the end of a run cancels
                 pass
             finally:
                 self._tasks.discard(task)

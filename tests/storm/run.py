@@ -20,6 +20,7 @@ from tests.storm.faults import ETCD, POWER, WEIGHTS, Faults
 from tests.storm.lossy import usable
 from tests.storm.members import Coordinator, EtcdCoordinator, FileCoordinator, Member
 from tests.storm.network import Network
+from tests.storm.preloaded import Preloaded
 from tests.storm.works import WORKS, Groups, Record, Tail, Work, XGroups
 
 SETTLED: Final = 90.0  # seconds in which all members are in sync once no more faults happen
@@ -41,7 +42,8 @@ class Plan:
     seconds: float = 600.0
     kinds: tuple[str, ...] = tuple(WEIGHTS)
     round_seconds: float = 30.0
-    rate: float = 2.0
+    rate: float = 3.0
+    settings: tuple[tuple[str, str], ...] = ()  # of the members, besides members.SETTINGS
 
 
 @dataclass
@@ -76,6 +78,8 @@ class Storm:
         self.random = random.Random(plan.seed)
         self.result = Result()
         self.trouble: list[str] = []
+        self._passed = False
+        self._preloaded = Preloaded()
         self.members: list[Member] = []
         self.network = Network(lambda name: next(member.pid for member in self.members if member.name == name))
         self._began = time.monotonic()
@@ -108,10 +112,12 @@ class Storm:
         try:
             await self._start(lossy=bool(kinds & set(POWER)) and not self.result.lossy)
             watch = asyncio.create_task(self._watch())
-            end = self._began + plan.seconds
+            await self._recovered()
+            end = time.monotonic() + plan.seconds
             while (left := end - time.monotonic()) > 0 and self.faults.counts.total() < plan.faults:
                 await self._round(tuple(kind for kind in WEIGHTS if kind in kinds), left)
                 self.result.rounds += 1
+            self._passed = True
         except LostError as error:
             raise StormError(f"a member does not answer although no fault happens any more: {error}") from error
         finally:
@@ -122,12 +128,14 @@ class Storm:
 
     async def _start(self, lossy: bool) -> None:
         clients = [f"c{at}" for at in range(len(WORKS))]
+        await self._preloaded.open()
         for at in range(3):
-            member = Member(f"m{at + 1}", self.top, lossy, self.add_trouble)
+            member = Member(f"m{at + 1}", self.top, lossy, self._preloaded, self.add_trouble)
             self.members.append(member)
             member.settings["replica-announce-port"] = await self.network.listen(member.name, member.port)
             member.settings["coordinator"] = await self.coordinator.url(member.name, self.network)
             member.settings["group-lease"] = self.coordinator.lease
+            member.settings |= self.plan.settings
             for client in clients:
                 port = await self.network.listen(member.name, member.port, client)
                 self._ports.setdefault(client, {})[member.name] = port
@@ -141,11 +149,13 @@ class Storm:
     async def _close(self) -> None:
         for member in self.members:
             await member.kill()
+        await self._preloaded.close()
         await self.network.close()
         self.coordinator.close()
-        if not self.trouble:
-            for member in self.members:
-                member.close()
+        for member in self.members:
+            if not self._passed:
+                member.keep()
+            member.close()
 
     async def _watch(self) -> None:
         """Look at the members, past the proxies."""

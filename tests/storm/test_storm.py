@@ -1,0 +1,68 @@
+"""Storms: short ones always, long ones with TIDELOG_LONG. ``TIDELOG_SEED`` and ``TIDELOG_FAULTS`` choose others."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.storm.run import Plan, StormError, run
+
+MINUTES = float(os.environ.get("TIDELOG_LONG") or 0)
+FAULTS = int(os.environ.get("TIDELOG_FAULTS") or 1_000_000)
+SEED = int(os.environ.get("TIDELOG_SEED") or (time.time_ns() % 1_000_000 if MINUTES else 1))
+
+
+@pytest.fixture
+def top() -> Iterator[Path]:
+    """A directory that is kept if the test fails."""
+    made = Path(tempfile.mkdtemp(prefix="tidelog-storm-"))
+    yield made
+    if (made / "fine").exists():
+        shutil.rmtree(made)
+
+
+def storm(plan: Plan, top: Path) -> None:
+    print(plan)
+    result = run(plan, top)
+    print(result)
+    (top / "fine").touch()
+    assert result.acknowledged > 50, "hardly any work: the storm shows too little"
+    if result.lossy:
+        pytest.skip(f"the storm passed, but without power losses: {result.lossy}")
+
+
+def needs_etcd(coordinator: str) -> None:
+    if coordinator == "etcd" and shutil.which("etcd") is None:
+        pytest.skip("no etcd here (Debian: apt-get install etcd-server)")
+
+
+@pytest.mark.parametrize("coordinator", ["file", "etcd"])
+def test_a_short_storm(coordinator: str, top: Path) -> None:
+    needs_etcd(coordinator)
+    storm(Plan(SEED, coordinator, seconds=10.0, round_seconds=10.0), top)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not MINUTES, reason="for as long as TIDELOG_LONG says: scripts/test long")
+@pytest.mark.timeout(MINUTES * 60 + 300)
+@pytest.mark.parametrize("coordinator", ["file", "etcd"])
+def test_a_storm(coordinator: str, top: Path) -> None:
+    needs_etcd(coordinator)
+    storm(Plan(SEED, coordinator, FAULTS, seconds=MINUTES * 30), top)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not MINUTES, reason="a check of the checker: scripts/test long")
+@pytest.mark.timeout(400)
+def test_a_group_without_acknowledgements_of_replicas_loses_data(top: Path) -> None:
+    """The storm detects it."""
+    plan = Plan(SEED, kinds=("kill", "power", "isolate"), seconds=240.0, settings=(("replica-acks", "0"),))
+    with pytest.raises(StormError, match="gone|goes back|come again|has the ID|twice|differ"):
+        run(plan, top)
+    (top / "fine").touch()
