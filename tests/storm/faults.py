@@ -50,7 +50,7 @@ class Faults:
                 for task in self._running - running:
                     task.result()
                 self._running = running
-                if len(running) < 3:
+                if len(running) < self.random.choice((1, 2, 2, 3)):
                     (kind,) = self.random.choices(kinds, weights)
                     self.counts[kind] += 1
                     self.overlapping += len(running)

@@ -43,7 +43,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class File:
-    """A file. ``data``: what processes see; ``synced``: what is on the disk; ``dirty``: numbers of blocks that differ."""
+    """A file. ``data``: what processes see; ``synced``: what is on the disk; ``dirty``: blocks that differ."""
 
     def __init__(self, number: int, mode: int) -> None:
         self.number, self.mode = number, mode
@@ -171,7 +171,7 @@ def _set(names: dict[bytes, Node], name: bytes, node: Node | None) -> None:
         names[name] = node
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     def __init__(self, number: int) -> None:
         self.number = number
 
@@ -248,12 +248,12 @@ class Mount:
             if operation == 26:
                 reply = self._init(body)
             elif operation not in self._operations:
-                raise Refused(errno.ENOSYS)
+                raise RefusedError(errno.ENOSYS)
             elif number not in self.tree.nodes:
-                raise Refused(errno.ESTALE)
+                raise RefusedError(errno.ESTALE)
             else:
                 reply = self._operations[operation](self.tree.nodes[number], body)
-        except Refused as error:
+        except RefusedError as error:
             code, reply = error.number, b""
         try:
             os.write(self.fd, REPLY.pack(REPLY.size + len(reply), -code, unique) + reply)
@@ -267,9 +267,7 @@ class Mount:
         assert major == 7
         assert minor >= 31, "this kernel is too old"
         wanted = flags & (1 | 1 << 3 | 1 << 5 | 1 << 22)  # ASYNC_READ, ATOMIC_O_TRUNC, BIG_WRITES, MAX_PAGES
-        return struct.pack(
-            "<4IHHIIHHII24x", 7, 31, readahead, wanted, 16, 12, MAX_WRITE, 1, MAX_WRITE // 4096, 0, 0, 0
-        )
+        return struct.pack("<4IHHIIHHII24x", 7, 31, readahead, wanted, 16, 12, MAX_WRITE, 1, MAX_WRITE // 4096, 0, 0, 0)
 
     def _attributes(self, node: Node) -> bytes:
         seconds, nanos = divmod(node.changed, 10**9)
@@ -312,7 +310,7 @@ class Mount:
     def _added(self, parent: Node, name: bytes, mode: int) -> Node:
         assert isinstance(parent, Folder)
         if name in parent.names:
-            raise Refused(errno.EEXIST)
+            raise RefusedError(errno.EEXIST)
         node = self.tree.make(mode)
         self.tree.change((parent, name, node))
         return node
@@ -340,7 +338,7 @@ class Mount:
     def _rmdir(self, node: Node, body: memoryview) -> bytes:
         found = _named(node, _names(body)[0])
         if isinstance(found, Folder) and found.names:
-            raise Refused(errno.ENOTEMPTY)
+            raise RefusedError(errno.ENOTEMPTY)
         return self._unlink(node, body)
 
     def _rename(self, node: Node, body: memoryview, skip: int = 8) -> bytes:
@@ -351,7 +349,7 @@ class Mount:
         assert isinstance(target, Folder)
         replaced = target.names.get(new)
         if isinstance(replaced, Folder) and replaced.names:
-            raise Refused(errno.ENOTEMPTY)
+            raise RefusedError(errno.ENOTEMPTY)
         if replaced is not None:
             replaced.links -= 1
         self.tree.change((node, old, None), (target, new, moved))
@@ -360,7 +358,7 @@ class Mount:
     def _rename2(self, node: Node, body: memoryview) -> bytes:
         _, flags = struct.unpack_from("<QI", body)
         if flags:
-            raise Refused(errno.EINVAL)
+            raise RefusedError(errno.EINVAL)
         return self._rename(node, body, 16)
 
     def _link(self, node: Node, body: memoryview) -> bytes:
@@ -368,7 +366,7 @@ class Mount:
         (name,), linked = _names(body[8:]), self.tree.nodes[number]
         assert isinstance(node, Folder)
         if name in node.names:
-            raise Refused(errno.EEXIST)
+            raise RefusedError(errno.EEXIST)
         linked.links += 1
         self.tree.change((node, name, linked))
         return self._entry(linked)
@@ -426,7 +424,7 @@ def _named(folder: Node, name: bytes) -> Node:
     assert isinstance(folder, Folder)
     found = folder.names.get(name)
     if found is None:
-        raise Refused(errno.ENOENT)
+        raise RefusedError(errno.ENOENT)
     return found
 
 

@@ -17,7 +17,7 @@ from tests.storm.lossy import LossyDirectory
 from tests.storm.network import Network
 from tests.storm.preloaded import Preloaded
 
-SETTINGS = {
+SETTINGS: dict[str, str | int] = {
     "bind": "127.0.0.1", "replica-announce-ip": "127.0.0.1", "enable-debug-command": "yes", "wal-size": "1mb",
     "checkpoint-size": "1mb", "stream-node-max-entries": 50, "repl-ping-replica-period": 1, "repl-timeout": 5,
     "group": "tide", "in-sync-timeout": 1000, "scrub-rate": "32mb", "save": "", "shutdown-timeout": 2,
@@ -28,9 +28,7 @@ STOPPED = 20.0  # seconds that a stop may take
 class Member:
     """A server process with a data directory that outlasts it."""
 
-    def __init__(
-        self, name: str, top: Path, lossy: bool, preloaded: Preloaded, trouble: Callable[[str], None]
-    ) -> None:
+    def __init__(self, name: str, top: Path, lossy: bool, preloaded: Preloaded, trouble: Callable[[str], None]) -> None:
         self.name = name
         self.port = new_port()
         self.log = top / f"{name}.log"
@@ -132,7 +130,7 @@ class Member:
 class FileCoordinator:
     """A directory. Each member reaches it over a symbolic link of its own."""
 
-    lease = 1000  # ms
+    lease = 2000  # ms; with 1000, a busy machine often has no leader
     servers: Sequence[str] = ()
 
     def __init__(self, top: Path) -> None:
@@ -163,8 +161,7 @@ class EtcdCoordinator:
 
     async def url(self, member: str, network: Network) -> str:
         ports = [
-            await network.listen(name, port, member)
-            for name, port in zip(self.servers, self.etcds.ports, strict=True)
+            await network.listen(name, port, member) for name, port in zip(self.servers, self.etcds.ports, strict=True)
         ]
         return "etcd://" + ",".join(f"127.0.0.1:{port}" for port in ports)
 

@@ -66,8 +66,8 @@ class Preloaded:
 
 def serve() -> None:
     """Start servers until the standard input ends."""
-    import coordinator.etcd
-    import respserver.server  # noqa: F401 - what a server imports when it starts
+    import coordinator.etcd  # noqa: F401 - what a server imports when it starts
+    import respserver.server  # noqa: F401
     from respserver.program import main
 
     gc.collect()

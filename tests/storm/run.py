@@ -231,7 +231,9 @@ class Storm:
         self.result.seen += sum(map(len, record.seen.values()))
         self.result.reads += record.reads
         self.result.delivered += record.delivered
-        self.note(f"round {number} is fine: {len(record.said)} acknowledged; {self.faults.counts.total()} faults so far")
+        self.note(
+            f"round {number} is fine: {len(record.said)} acknowledged; {self.faults.counts.total()} faults so far"
+        )
 
     async def _prepared(self, record: Record) -> None:
         """Wait for a leader and create what the clients need."""

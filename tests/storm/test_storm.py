@@ -63,6 +63,6 @@ def test_a_storm(coordinator: str, top: Path) -> None:
 def test_a_group_without_acknowledgements_of_replicas_loses_data(top: Path) -> None:
     """The storm detects it."""
     plan = Plan(SEED, kinds=("kill", "power", "isolate"), seconds=240.0, settings=(("replica-acks", "0"),))
-    with pytest.raises(StormError, match="gone|goes back|come again|has the ID|twice|differ"):
+    with pytest.raises(StormError, match=r"gone|goes back|come again|has the ID|twice|differ"):
         run(plan, top)
     (top / "fine").touch()

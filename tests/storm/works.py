@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from tests.simulation.checker import Fact, Ledger, number
-from tests.simulation.clients import LostError, RefusedError
+from tests.simulation.clients import LostError, RefusedError, Word
 from tests.storm.clients import Connection
 
 RETRY = 500  # ms until a message comes again
@@ -86,9 +86,7 @@ class Appends(Work):
         elif what == 4:
             other = self.record.key(self.random.choice(STREAMS))
             (one,), (two,) = self.values(key, 1), self.values(other, 1)
-            replies = await server.ask(
-                ("MULTI",), ("TAPPEND", key, "v", one), ("TAPPEND", other, "v", two), ("EXEC",)
-            )
+            replies = await server.ask(("MULTI",), ("TAPPEND", key, "v", one), ("TAPPEND", other, "v", two), ("EXEC",))
             ids = raised(replies)[-1]
             self.told(key, one, ids[0])
             self.told(other, two, ids[1])
@@ -103,7 +101,8 @@ class Appends(Work):
     async def pipeline(self, server: Connection, command: str, key: str, *words: str) -> None:
         values = self.values(key, self.random.randint(2, 30))
         pad = self.pad()
-        replies = await server.collect(*[(command, key, *words, "v", value, "pad", pad) for value in values])
+        commands: list[tuple[Word, ...]] = [(command, key, *words, "v", value, "pad", pad) for value in values]
+        replies = await server.collect(*commands)
         for value, reply in zip(values, replies, strict=True):
             if isinstance(reply, bytes):
                 self.told(key, value, reply)
