@@ -56,11 +56,13 @@ class Client:
 
     def __init__(
         self, ports: Mapping[str, int], work: Worker, chance: random.Random, trouble: Callable[[str], None],
-        pause: float = 1.0,
+        tolerant: Callable[[], bool],
     ) -> None:  # fmt: skip
+        """``tolerant``: whether reads may meet damage that is not repaired yet."""
         self.work = work
         self.stopping = False
-        self._ports, self._random, self._trouble, self._pause = ports, chance, trouble, pause
+        self.tolerant = tolerant
+        self._ports, self._random, self._trouble = ports, chance, trouble
         self.task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
@@ -75,11 +77,11 @@ class Client:
                 try:
                     while not self.stopping:
                         await self.work.step(member, connection)
-                        await asyncio.sleep(self._random.choice(THINKING) * self._pause)
+                        await asyncio.sleep(self._random.choice(THINKING))
                 except LostError:
                     pass
                 except RefusedError as error:
-                    if not str(error).startswith(EXPECTED):
+                    if not (str(error).startswith(EXPECTED) or (self.tolerant() and "damaged data" in str(error))):
                         self._trouble(f"{type(self.work).__name__} at {member}: {error}")
                 finally:
                     connection.close()

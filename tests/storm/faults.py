@@ -19,7 +19,8 @@ from tests.storm.network import Network
 
 WEIGHTS: Final = {
     "kill": 3, "pause": 3, "power": 3, "blackout": 1, "cut": 2, "reset": 2, "silence": 2, "one_way": 2, "isolate": 2,
-    "delay": 1, "clients": 1, "cut_off": 2, "failover": 2, "restart": 1, "etcd_kill": 2, "etcd_stop": 2, "quorum": 1,
+    "delay": 1, "clients": 1, "cut_off": 2, "failover": 2, "restart": 1, "flip": 2,
+    "etcd_kill": 2, "etcd_stop": 2, "quorum": 1,
 }  # fmt: skip
 ETCD: Final = ("etcd_kill", "etcd_stop", "quorum")
 POWER: Final = ("power", "blackout")
@@ -114,6 +115,17 @@ class Faults:
             self.note(f"start {member.name}")
             await member.start()
             await self._moment(0.5)
+
+    async def _flip(self) -> None:
+        """Bits of the store of one member change while it does not run. The others have good copies."""
+        member = self._any()
+        leader = next((each for each in self.members if each.leads and each is not member), None)
+        if leader is None or any(each.damaged for each in self.members):
+            await self._kill()
+            return
+        self.note(f"flip bits of {member.name}")
+        await member.damage(random.Random(self.random.getrandbits(32)), self.random.choice((0.0, 0.3, 1.0)))
+        self.note(f"start {member.name}")
 
     async def _pause(self) -> None:
         member = self._any()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 import shutil
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from persistence.directory import MARKER
 from tests.coordinator.etcds import Etcds
 from tests.replication.cluster import new_port
 from tests.storm.lossy import LossyDirectory
@@ -23,6 +25,7 @@ SETTINGS: dict[str, str | int] = {
     "group": "tide", "in-sync-timeout": 1000, "scrub-rate": "32mb", "save": "", "shutdown-timeout": 2,
 }  # fmt: skip
 STOPPED = 20.0  # seconds that a stop may take
+SKIPPED = 8192  # bytes of LMDB's meta pages
 
 
 class Member:
@@ -45,6 +48,8 @@ class Member:
         self.pid: int | None = None  # None while it does not run
         self._preloaded = preloaded
         self._watch: asyncio.Task[None] | None = None
+        self.damaged = False  # bits of its store were flipped, and not everything is repaired yet
+        self.replaced = 0  # how often its data was replaced
         self._again: asyncio.Task[None] | None = None
         self._ending = 0  # the process that is to end
         self._lock = asyncio.Lock()
@@ -71,12 +76,36 @@ class Member:
             return
         if status == 1 and b" # coordinator: " in self._last_line():
             self._again = asyncio.create_task(self._started_again())
+        elif status == 1 and self.damaged and b"damaged" in self._last_line():
+            self._again = asyncio.create_task(self.replace_data())
         else:
             self._trouble(f"{self.name} has ended with status {status}; see {self.log}")
 
     async def _started_again(self) -> None:
         """Start again, as a supervisor does, since the directory of the coordinator was away."""
         await asyncio.sleep(0.3)
+        await self.start()
+
+    async def damage(self, chance: random.Random, seconds: float) -> None:
+        """Kill the process, flip bits of its store, and start it some seconds later. The scrub begins at once."""
+        async with self._lock:
+            await self._killed()
+            store = self.directory / "store" / "data.mdb"
+            if store.exists():
+                self.damaged = True
+                await asyncio.to_thread(_flip, store, chance.randint(1, 20), chance)
+                os.utime(self.directory / MARKER, (1, 1))  # when the directory was created
+                (self.directory / "scrub").unlink(missing_ok=True)
+        await asyncio.sleep(seconds)
+        await self.start()
+
+    async def replace_data(self) -> None:
+        """What an operator does if damage can't be repaired: start with an empty directory, and so copy all data."""
+        async with self._lock:
+            await self._killed()
+            self.replaced += 1
+            await asyncio.to_thread(shutil.rmtree, self.directory)
+            self.directory.mkdir()
         await self.start()
 
     def _last_line(self) -> bytes:
@@ -125,6 +154,20 @@ class Member:
     def close(self) -> None:
         if self.disk is not None:
             self.disk.close()
+
+
+def _flip(file: Path, count: int, chance: random.Random) -> None:
+    """Flip bits after the two pages that say where everything else is."""
+    with file.open("r+b") as opened:
+        size = file.stat().st_size
+        for _ in range(count if size > SKIPPED else 0):
+            at = chance.randrange(SKIPPED, size)
+            opened.seek(at)
+            (byte,) = opened.read(1)
+            opened.seek(at)
+            opened.write(bytes([byte ^ 1 << chance.randrange(8)]))
+        opened.flush()
+        os.fsync(opened.fileno())
 
 
 class FileCoordinator:

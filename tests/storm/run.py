@@ -24,6 +24,7 @@ from tests.storm.preloaded import Preloaded
 from tests.storm.works import WORKS, Groups, Record, Tail, Work, XGroups
 
 SETTLED: Final = 90.0  # seconds in which all members are in sync once no more faults happen
+HANDED_OVER: Final = 15.0  # seconds in which a leader that finds damage hands over
 KEPT: Final = 5  # earlier rounds whose streams are kept and compared
 SHOWN: Final = 60  # lines of the timeline in a report
 
@@ -79,6 +80,7 @@ class Storm:
         self.result = Result()
         self.trouble: list[str] = []
         self._passed = False
+        self._leads_damaged: dict[str, float] = {}  # since when a member knows of its damage and leads
         self._preloaded = Preloaded()
         self.members: list[Member] = []
         self.network = Network(lambda name: next(member.pid for member in self.members if member.name == name))
@@ -181,6 +183,12 @@ class Storm:
         now = status.get("phase"), status.get("epoch"), status.get("in_sync"), status.get("problem")
         if now != (old.get("phase"), old.get("epoch"), old.get("in_sync"), old.get("problem")):
             self.note(f"    {member.name}: {' '.join(map(str, now))}")
+        warned = any("the store of this member is damaged" in each for each in status.get("warnings") or ())
+        alone = len(status.get("in_sync") or ()) == 1
+        if not (warned and status.get("phase") == "leading" and not alone):
+            self._leads_damaged.pop(member.name, None)
+        elif time.monotonic() - self._leads_damaged.setdefault(member.name, time.monotonic()) > HANDED_OVER:
+            self.add_trouble(f"{member.name} leads although its store is damaged: {status}")
         self.result.epochs = max(self.result.epochs, status.get("epoch") or 0)
 
     # -- a round ---------------------------------------------------------------------------------------------------
@@ -191,7 +199,7 @@ class Storm:
         await self._prepared(record)
         works = [work(at, record, random.Random(self.random.random())) for at, work in enumerate(WORKS)]
         clients = [
-            Client(self._ports[f"c{at}"], work, random.Random(self.random.random()), self.add_trouble)
+            Client(self._ports[f"c{at}"], work, random.Random(self.random.random()), self.add_trouble, self._damaged)
             for at, work in enumerate(works)
         ]
         try:
@@ -222,6 +230,9 @@ class Storm:
         if hanging:
             raise StormError(f"clients hang: {[type(client.work).__name__ for client in hanging]}")
         leader = await self._recovered()
+        if self._damaged():
+            await self._repaired()
+            leader = await self._recovered()
         try:
             await self._check(leader, record, works)
         except AssertionError as error:
@@ -234,6 +245,32 @@ class Storm:
         self.note(
             f"round {number} is fine: {len(record.said)} acknowledged; {self.faults.counts.total()} faults so far"
         )
+
+    def _damaged(self) -> bool:
+        return any(member.damaged for member in self.members)
+
+    async def _repaired(self) -> None:
+        """Wait until the scrub has read everything, and has repaired what was damaged."""
+        for member in self.members:
+            if not member.damaged:
+                continue
+
+            async def repaired(member: Member = member) -> bool:
+                with contextlib.suppress(LostError, RefusedError):
+                    fields = await self._info(member, "persistence")
+                    if fields["scrub_irreparable"] != "0":
+                        self.note(f"{member.name} can't be repaired: its data is replaced")
+                        await member.replace_data()
+                        return False
+                    return fields["scrub_passes"] != "0" and fields["scrub_running"] == fields["scrub_damaged"] == "0"
+                return False
+
+            await self._until(repaired, f"the store of {member.name} is repaired")
+            member.damaged = False
+
+    async def _info(self, member: Member, section: str) -> dict[str, str]:
+        (info,) = await self._ask(member, ("INFO", section))
+        return dict(line.split(":", 1) for line in info.decode().splitlines() if ":" in line)
 
     async def _prepared(self, record: Record) -> None:
         """Wait for a leader and create what the clients need."""
@@ -292,8 +329,8 @@ class Storm:
         async def equal() -> bool:
             found.clear()
             for member in self.members:
-                info, digest = await self._ask(member, ("INFO", "replication"), ("DEBUG", "DIGEST"))
-                fields = dict(line.split(":", 1) for line in info.decode().splitlines() if ":" in line)
+                fields = await self._info(member, "replication")
+                (digest,) = await self._ask(member, ("DEBUG", "DIGEST"))
                 follows = fields["role"] == "slave"
                 found.append((fields["slave_repl_offset" if follows else "master_repl_offset"], digest))
             return len(set(found)) == 1
