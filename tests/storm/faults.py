@@ -121,9 +121,12 @@ class Faults:
         member = self._any()
         leader = next((each for each in self.members if each.leads and each is not member), None)
         if leader is None or any(each.damaged for each in self.members):
+            self.counts["flip"] -= 1
+            self.counts["kill"] += 1
             await self._kill()
             return
         self.note(f"flip bits of {member.name}")
+        await self._told(member, "SAVE")  # so that the store has as much as possible
         await member.damage(random.Random(self.random.getrandbits(32)), self.random.choice((0.0, 0.3, 1.0)))
         self.note(f"start {member.name}")
 
@@ -148,14 +151,18 @@ class Faults:
     async def _failover(self) -> None:
         member = self._any()
         self.note(f"FAILOVER at {member.name}")
+        await self._told(member, "FAILOVER")
+
+    async def _told(self, member: Member, command: str) -> None:
+        """Send a command past the proxies; it may fail."""
         try:
             connection = await Connection.to(member.port)
             try:
-                await connection("FAILOVER")
+                await connection(command)
             finally:
                 connection.close()
         except (LostError, RefusedError) as error:
-            self.note(f"FAILOVER at {member.name}: {error}")
+            self.note(f"{command} at {member.name}: {error}")
 
     # -- the network -----------------------------------------------------------------------------------------------
     async def _cut(self) -> None:

@@ -93,7 +93,7 @@ class Member:
             store = self.directory / "store" / "data.mdb"
             if store.exists():
                 self.damaged = True
-                await asyncio.to_thread(_flip, store, chance.randint(1, 20), chance)
+                await asyncio.to_thread(_flip, store, chance.choice((1, 10, 100)), chance)
                 os.utime(self.directory / MARKER, (1, 1))  # when the directory was created
                 (self.directory / "scrub").unlink(missing_ok=True)
         await asyncio.sleep(seconds)
