@@ -103,6 +103,7 @@ class Member:
         """What an operator does if damage can't be repaired: start with an empty directory, and so copy all data."""
         async with self._lock:
             await self._killed()
+            self.damaged = False
             self.replaced += 1
             await asyncio.to_thread(shutil.rmtree, self.directory)
             self.directory.mkdir()
