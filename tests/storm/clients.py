@@ -19,15 +19,24 @@ PATIENCE = 2.0  # seconds for a reply
 class Connection(SimConnection):
     """A connection of a client, or of the test itself."""
 
+    _patience = PATIENCE
+
     @classmethod
     async def to(cls, port: int, patience: float = PATIENCE) -> Connection:
-        """Connect to a port of this machine. Raises LostError."""
+        """Connect to a port of this machine. ``patience``: for this, and for each reply. Raises LostError."""
         try:
             async with asyncio.timeout(patience):
                 _, connection = await asyncio.get_running_loop().create_connection(cls, "127.0.0.1", port)
         except (OSError, TimeoutError) as error:
             raise LostError(str(error)) from error
+        connection._patience = patience
         return connection
+
+    async def ask(self, *commands: tuple[Word, ...], patience: float | None = None) -> list[Any]:
+        return await super().ask(*commands, patience=patience or self._patience)
+
+    async def __call__(self, *words: Word, patience: float | None = None) -> Any:
+        return await super().__call__(*words, patience=patience or self._patience)
 
     async def collect(self, *commands: tuple[Word, ...]) -> list[Any]:
         """Send commands together. Return a reply, an error, or LostError for each."""
@@ -37,7 +46,7 @@ class Connection(SimConnection):
         futures = [loop.create_future() for _ in commands]
         self._waiting += futures
         self._transport.write(b"".join(pack(*words) for words in commands))
-        await asyncio.wait(futures, timeout=PATIENCE)
+        await asyncio.wait(futures, timeout=self._patience)
         lost = not all(future.done() for future in futures)
         if lost:
             self.close()

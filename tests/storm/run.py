@@ -23,7 +23,8 @@ from tests.storm.network import Network
 from tests.storm.preloaded import Preloaded
 from tests.storm.works import WORKS, Groups, Record, Tail, Work, XGroups
 
-SETTLED: Final = 90.0  # seconds in which all members are in sync once no more faults happen
+PATIENT: Final = 60.0  # seconds for a reply to the test itself
+SETTLED: Final = 180.0  # seconds in which all members are in sync once no more faults happen
 HANDED_OVER: Final = 15.0  # seconds in which a leader that finds damage hands over
 KEPT: Final = 5  # earlier rounds whose streams are kept and compared
 SHOWN: Final = 60  # lines of the timeline in a report
@@ -195,7 +196,7 @@ class Storm:
     async def _round(self, kinds: tuple[str, ...], left: float) -> None:
         plan, number = self.plan, self.result.rounds
         self.note(f"round {number}")
-        record = Record(f"r{number}")
+        record = Record(f"r{number}", lambda name: sum(each.replaced for each in self.members if each.name == name))
         await self._prepared(record)
         works = [work(at, record, random.Random(self.random.random())) for at, work in enumerate(WORKS)]
         clients = [
@@ -288,14 +289,14 @@ class Storm:
 
     async def _check(self, leader: Member, record: Record, works: list[Work]) -> None:
         """Check everything that clients were told. The group is at rest."""
-        connection = await Connection.to(leader.port, 20.0)
+        connection = await Connection.to(leader.port, PATIENT)
         try:
             for work in works:
                 if isinstance(work, Groups):
                     await self._drained(work, connection)
             found = {}
             for key in record.keys:
-                found[key] = await connection("TRANGE", key, "-", "+", patience=30.0)
+                found[key] = await connection("TRANGE", key, "-", "+")
                 record.check_ids(key, found[key])
             record.check_end(found)
             for key, rows in found.items():
@@ -309,7 +310,7 @@ class Storm:
                 await connection("DEL", key)
                 del self._earlier[key]
             for key, told in self._earlier.items():
-                now = _digest(await connection("TRANGE", key, "-", "+", patience=30.0))
+                now = _digest(await connection("TRANGE", key, "-", "+"))
                 assert now == told, f"{key}, of an earlier round, has changed: {told[0]} entries, now {now[0]}"
         finally:
             connection.close()
@@ -336,7 +337,7 @@ class Storm:
             return len(set(found)) == 1
 
         try:
-            await self._until(equal, "equal digests", 30.0)
+            await self._until(equal, "equal digests", 60.0)
         except StormError as error:
             raise StormError(f"the members differ: {found}") from error
 
@@ -357,9 +358,9 @@ class Storm:
         return next((member for member in self.members if member.leads and member.status.get("lease_left_ms")), None)
 
     async def _ask(self, member: Member, *commands: tuple[str, ...]) -> list[Any]:
-        connection = await Connection.to(member.port)
+        connection = await Connection.to(member.port, PATIENT)
         try:
-            replies = await connection.ask(*commands, patience=20.0)
+            replies = await connection.ask(*commands)
         finally:
             connection.close()
         for reply in replies:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -16,11 +16,12 @@ STREAMS = ("a0", "a1", "a2")
 
 
 class Record(Ledger):
-    """The ledger of a round. ``ids``: the IDs that clients were told."""
+    """The ledger of a round. ``ids``: the IDs that clients were told; ``replaced``: how often a member lost its data."""
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, replaced: Callable[[str], int]) -> None:
         super().__init__(lossless=True)
         self.prefix = prefix
+        self.replaced = replaced
         self.ids: dict[Fact, tuple[int, int]] = {}
 
     def key(self, name: str) -> str:
@@ -121,19 +122,20 @@ class Reads(Work):
 
     def __init__(self, client: int, record: Record, chance: random.Random) -> None:
         super().__init__(client, record, chance)
-        self._shown: dict[tuple[str, str], set[bytes]] = {}  # by member and key
+        self._shown: dict[tuple[str, int, str], set[bytes]] = {}  # by member, with the number of its directory, and key
 
     async def step(self, member: str, server: Connection) -> None:
         key = self.record.key(self.random.choice((*STREAMS, "x", "g")))
         expected = self.record.expected(key)
+        place = member, self.record.replaced(member), key
         replies = await server.ask(("MULTI",), ("ROLE",), ("TRANGE", key, "-", "+"), ("EXEC",))
         role, rows = raised(raised(replies)[-1])
         rows = rows or []
         if role[0] != b"master":  # it may be behind the leader, but not behind itself
-            expected = self._shown.get((member, key), set())
+            expected = self._shown.get(place, set())
         self.record.check_read(key, rows, expected)
         self.record.check_ids(key, rows)
-        self._shown[member, key] = {row[2] for row in rows}
+        self._shown[place] = {row[2] for row in rows}
         if self.random.random() < 0.2:
             raise LostError("it turns to another member")
 
