@@ -16,7 +16,7 @@ STREAMS = ("a0", "a1", "a2")
 
 
 class Record(Ledger):
-    """The ledger of a round. ``ids``: the IDs that clients were told; ``replaced``: how often a member lost its data."""
+    """The ledger of a round. ``ids``: the IDs that clients were told; ``replaced``: how often data was replaced."""
 
     def __init__(self, prefix: str, replaced: Callable[[str], int]) -> None:
         super().__init__(lossless=True)
