@@ -49,6 +49,7 @@ class Member:
         self._preloaded = preloaded
         self._watch: asyncio.Task[None] | None = None
         self.damaged = False  # bits of its store were flipped, and not everything is repaired yet
+        self._boot: Path | None = None  # the boot ID of its machine; None: that of this machine
         self.replaced = 0  # how often its data was replaced
         self._again: asyncio.Task[None] | None = None
         self._ending = 0  # the process that is to end
@@ -66,7 +67,7 @@ class Member:
             argv = ["--dir", str(self.directory)]
             for name, value in self.settings.items():
                 argv += [f"--{name}", str(value)]
-            self.pid, ended = await self._preloaded.start(argv, self.log)
+            self.pid, ended = await self._preloaded.start(argv, self.log, self._boot)
             self._watch = asyncio.create_task(self._watched(self.pid, ended))
 
     async def _watched(self, pid: int, ended: asyncio.Future[int]) -> None:
@@ -130,6 +131,8 @@ class Member:
             await self._killed()
             if self.disk is not None:
                 await asyncio.to_thread(self.disk.lose_power, seed)
+                self._boot = self.log.with_suffix(".boot")
+                self._boot.write_text(f"{seed:08x}-0000-0000-0000-000000000000\n")
 
     async def stop(self) -> bool:
         """SIGTERM. Return whether it ended in time."""
