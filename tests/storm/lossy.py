@@ -455,15 +455,6 @@ class LossyDirectory:
         self._process.communicate()
 
 
-def usable(place: Path) -> str:
-    """Return why no such file system can be mounted here; empty if it can."""
-    try:
-        LossyDirectory(place).close()
-    except OSError as error:
-        return f"no file system that loses unsynced data: {error}"
-    return ""
-
-
 def main() -> None:
     mount = Mount(sys.argv[1])
     mount.mount()

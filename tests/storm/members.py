@@ -31,18 +31,16 @@ SKIPPED = 8192  # bytes of LMDB's meta pages
 class Member:
     """A server process with a data directory that outlasts it."""
 
-    def __init__(self, name: str, top: Path, lossy: bool, preloaded: Preloaded, trouble: Callable[[str], None]) -> None:
+    def __init__(
+        self, name: str, top: Path, disk: LossyDirectory | None, preloaded: Preloaded, trouble: Callable[[str], None]
+    ) -> None:
         self.name = name
         self.port = new_port()
         self.log = top / f"{name}.log"
         self.settings: dict[str, str | int] = {**SETTINGS, "group-member": name, "port": self.port}
-        self.disk: LossyDirectory | None = None
-        place = top / name
-        place.mkdir()
-        if lossy:
-            self.disk = LossyDirectory(place)
-        self.directory = place / "data"
-        self.directory.mkdir()
+        self.disk = disk
+        self.directory = top / name / "data"
+        self.directory.mkdir(parents=True)
         self.status: dict[str, Any] = {}  # the last TMEMBER STATUS; empty while it does not answer
         self._trouble = trouble
         self.pid: int | None = None  # None while it does not run
@@ -77,7 +75,7 @@ class Member:
             return
         if status == 1 and b" # coordinator: " in self._last_line():
             self._again = asyncio.create_task(self._started_again())
-        elif status == 1 and self.damaged and b"damaged" in self._last_line():
+        elif status == 1 and self.damaged and b"restore the directory" in self._last_line():
             self._again = asyncio.create_task(self.replace_data())
         else:
             self._trouble(f"{self.name} has ended with status {status}; see {self.log}")

@@ -17,7 +17,7 @@ from typing import Any, Final
 from tests.simulation.clients import LostError, RefusedError
 from tests.storm.clients import Client, Connection
 from tests.storm.faults import ETCD, POWER, WEIGHTS, Faults
-from tests.storm.lossy import usable
+from tests.storm.lossy import LossyDirectory
 from tests.storm.members import Coordinator, EtcdCoordinator, FileCoordinator, Member
 from tests.storm.network import Network
 from tests.storm.preloaded import Preloaded
@@ -109,11 +109,9 @@ class Storm:
         self.coordinator = EtcdCoordinator(self.top) if plan.coordinator == "etcd" else FileCoordinator(self.top)
         if plan.coordinator != "etcd":
             kinds -= set(ETCD)
-        if kinds & set(POWER):
-            self.result.lossy = usable(self.top / "probe")
         watch = None
         try:
-            await self._start(lossy=bool(kinds & set(POWER)) and not self.result.lossy)
+            await self._start(lossy=bool(kinds & set(POWER)))
             watch = asyncio.create_task(self._watch())
             await self._recovered()
             end = time.monotonic() + plan.seconds
@@ -132,8 +130,15 @@ class Storm:
     async def _start(self, lossy: bool) -> None:
         clients = [f"c{at}" for at in range(len(WORKS))]
         await self._preloaded.open()
-        for at in range(3):
-            member = Member(f"m{at + 1}", self.top, lossy, self._preloaded, self.add_trouble)
+        names = ("m1", "m2", "m3")
+        disks: list[LossyDirectory] | list[None] = [None] * len(names)
+        if lossy:
+            try:
+                disks = await asyncio.gather(*[asyncio.to_thread(LossyDirectory, self.top / name) for name in names])
+            except OSError as error:
+                self.result.lossy = f"no file system that loses unsynced data: {error}"
+        for name, disk in zip(names, disks, strict=True):
+            member = Member(name, self.top, disk, self._preloaded, self.add_trouble)
             self.members.append(member)
             member.settings["replica-announce-port"] = await self.network.listen(member.name, member.port)
             member.settings["coordinator"] = await self.coordinator.url(member.name, self.network)
@@ -159,6 +164,7 @@ class Storm:
             if not self._passed:
                 member.keep()
             member.close()
+        self._timeline.close()
 
     async def _watch(self) -> None:
         """Look at the members, past the proxies."""

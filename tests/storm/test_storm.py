@@ -42,10 +42,11 @@ def needs_etcd(coordinator: str) -> None:
         pytest.skip("no etcd here (Debian: apt-get install etcd-server)")
 
 
+@pytest.mark.timeout(600)  # on a busy machine, it waits for minutes until all members are in sync
 @pytest.mark.parametrize("coordinator", ["file", "etcd"])
 def test_a_short_storm(coordinator: str, top: Path) -> None:
     needs_etcd(coordinator)
-    storm(Plan(SEED, coordinator, seconds=10.0, round_seconds=10.0), top)
+    storm(Plan(SEED, coordinator, seconds=6.0, round_seconds=6.0), top)
 
 
 @pytest.mark.long
