@@ -5,7 +5,8 @@
     | tidelog replication, format 1                                                                      |
     | id 8d1c...                       40 hex digits: the ID of records that are logged from now on      |
     | previous 03fa... 4711            0 to 8 lines, newest first: a previous ID, and the log offset     |
-    |                                  up to which its history is that of this log                       |
+    |                                  up to which its history is that of this log, which can still      |
+    |                                  be shorter (a replica has the IDs of its leader)                  |
     | boot 1d009446-23f1-...           the machine's boot ID when a leader wrote this, or - for none      |
     | incomplete                       present until a replica has caught up once (Rule 3)                |
     | crc 0badcafe                     crc32 of all lines above, 8 hex digits                            |
@@ -25,6 +26,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from zlib import crc32
@@ -82,10 +84,21 @@ class History:
         self._renew(replid or secrets.token_hex(20), offset)
         self.complete = True
 
-    def follow(self, replid: str, offset: int) -> None:
-        """Adopt the leader's new ID. This log ends at ``offset``."""
-        if replid != self.id:
-            self._renew(replid, offset)
+    def follow(self, replid: str, offset: int, points: Mapping[str, int] | None = None) -> None:
+        """Adopt the leader's new ID. This log ends at ``offset`` and is the beginning of the leader's log.
+
+        ``points``: what points() of the leader returned. Without the leader's previous IDs, this server could later, as
+        a leader, require another server to delete records under such an ID although both have these records.
+        """
+        if replid == self.id:
+            return
+        self._renew(replid, offset)
+        ends = dict(self.previous)  # the own previous ID remains the first
+        for name, end in (points or {}).items():
+            if name != replid:
+                ends[name] = max(end, ends.get(name, 0))
+        first, *rest = ends.items()
+        self.previous = [first, *sorted(rest, key=lambda pair: -pair[1])][:MOST_PREVIOUS]
 
     def _renew(self, replid: str, offset: int) -> None:
         # The previous ID can be valid beyond ``offset`` if the machine failed and the end of the log was lost.

@@ -63,8 +63,11 @@ class FollowerOwner(Protocol):
         """Install the copy that is complete. Raises OSError, CorruptError, LinkError."""
     async def rewound(self, offset: int) -> None:
         """Delete this log's records from ``offset`` on. Raises LinkError, OSError."""
-    def continued(self, replid: str) -> None:
-        """Continue from this log's end, as the leader has agreed; its ID is now ``replid``. Raises OSError."""
+    def continued(self, replid: str, leader: Lineage | None) -> None:
+        """Continue from this log's end, as the leader has agreed; its ID is now ``replid``. Raises OSError.
+
+        ``leader``: its history before the agreement; None if unknown.
+        """
     def batch(self, offset: int, batch: bytes) -> None:
         """Apply a batch. Raises LinkError if it does not follow this log's end or can't be applied."""
     def received_message(self, channel: bytes, text: bytes, shard: bool) -> None: ...
@@ -271,7 +274,7 @@ class LeaderFollower:
         else:
             if who.rewound:
                 await owner.rewound(who.offset)
-            owner.continued(answer.replid)
+            owner.continued(answer.replid, self.link.leader)
             owner.note(f"Continuing from the end of the log: leader {self.host}:{self.port}, ID {answer.replid}")
         self._set("connected")
         if not owner.paused():  # otherwise, hold() starts it

@@ -362,12 +362,13 @@ class LeaderLink(ServerPart):
             raise LinkError(f"{what}, so the data is copied: {why}")
         self.truncated += 1
 
-    def continued(self, replid: str) -> None:
+    def continued(self, replid: str, leader: Lineage | None) -> None:
         disk = self._data.disk
         self._applied, self._force = disk.offset, False
         self.confirmed = min(self.confirmed, disk.offset)  # the log may have been truncated
         if replid != disk.history.id:
-            change_history(disk, lambda history: history.follow(replid, disk.offset), leads=False)
+            points = _points(replid, leader)
+            change_history(disk, lambda history: history.follow(replid, disk.offset, points), leads=False)
             self._replicas.drop_all("the leader has another replication ID")
 
     async def copied(self, replid: str) -> None:
@@ -413,8 +414,7 @@ class LeaderLink(ServerPart):
         return Incoming(Path(self._config.dir), self._config.wal_size, own)
 
     def history_of(self, replid: str, leader: Lineage | None) -> History:
-        points = leader.points if leader is not None and leader.current == replid else {}
-        previous = [(name, end) for name, end in points.items() if name != replid][:MOST_PREVIOUS]
+        previous = [(name, end) for name, end in _points(replid, leader).items() if name != replid][:MOST_PREVIOUS]
         return History(replid, previous, self._data.disk.history.boot, complete=False)
 
     def received_bytes(self, count: int) -> None:
@@ -502,3 +502,8 @@ class LeaderLink(ServerPart):
         stats.sync_total, stats.sync_read, stats.sync_reused = link.sync_total, link.sync_read, link.sync_reused
         stats.sync_last_io = stats.last_io if stats.syncing else -1
         stats.down_since = -1 if link.up else int(now - link.down_since)
+
+
+def _points(replid: str, leader: Lineage | None) -> dict[str, int]:
+    """Return the points of the leader's history; none if its ID is no longer the one that it described."""
+    return leader.points if leader is not None and leader.current == replid else {}

@@ -64,9 +64,9 @@ async def arming(link, offset):
     await rewound(link, offset)
     point()
 
-def ending(link, replid):
+def ending(link, replid, leader):
     global armed
-    continued(link, replid)
+    continued(link, replid, leader)
     if last < 0:
         os.kill(os.getpid(), signal.SIGKILL)
     armed = False

@@ -66,6 +66,20 @@ def test_following_takes_the_leaders_id() -> None:
     assert history == History(A, [(B, 30)]), "an ID has one end"
 
 
+def test_following_takes_the_previous_ids_of_the_leader() -> None:
+    history = History(A)
+    history.follow(C, 20, {C: 900, B: 700, A: 500})
+    assert history == History(C, [(A, 500), (B, 700)])
+    assert history.covers(A, 400, 450)
+    assert not history.covers(A, 400, 300), "its own log does not reach so far yet"
+    other = "d" * 40
+    history.follow(other, 600, {other: 600, C: 600})
+    assert history == History(other, [(C, 600), (B, 600), (A, 500)]), "the log went on differently from there on"
+    for number in range(12):
+        history.follow(f"{number:040x}", 600 + number, {f"{number:040x}": 600, A: 500})
+    assert len(history.previous) == 8
+
+
 def test_which_id_to_ask_with() -> None:
     history = History(A)
     assert history.ask(0) == A

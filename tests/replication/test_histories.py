@@ -45,6 +45,29 @@ def test_a_replica_that_is_restarted_as_leader_begins_a_new_history(servers: Clu
     assert leader("EXISTS", "a") == 0
 
 
+def test_a_replica_learns_the_previous_ids_of_its_leader(servers: Cluster) -> None:
+    """Later, it leads servers that have more of these histories than it had itself."""
+    first, second = servers.pair()
+    third = servers.node(of=first.port)
+    assert_same(first, second, third)
+    third.kill()
+    first("TMAPPEND", "s", "FIELDS", 1, "f", "VALUES", *range(50))
+    assert_same(first, second)
+    first.kill()
+    second.lead()
+    second("SET", "k", "v")
+    third.config["replicaof"] = f"127.0.0.1 {second.port}"
+    third.start()
+    assert_same(second, third)
+    second.kill()
+    third.lead()
+    first.config["replicaof"] = f"127.0.0.1 {third.port}"
+    first.start()
+    assert_same(third, first)
+    stats = first.info("stats")
+    assert (stats["sync_truncated"], third.syncs[0]) == (0, 0), "the new leader has all of its records"
+
+
 def test_a_log_that_went_on_differently_is_replaced(servers: Cluster) -> None:
     """A replica that led for a while, so its log went on differently."""
     leader, replica = servers.pair()

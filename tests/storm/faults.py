@@ -20,9 +20,9 @@ from tests.storm.network import Network
 WEIGHTS: Final = {
     "kill": 3, "pause": 3, "power": 3, "blackout": 1, "cut": 2, "reset": 2, "silence": 2, "one_way": 2, "isolate": 2,
     "delay": 1, "clients": 1, "cut_off": 2, "failover": 2, "restart": 1, "flip": 2,
-    "etcd_kill": 2, "etcd_stop": 2, "quorum": 1,
+    "etcd_kill": 2, "etcd_stop": 2, "quorum": 1, "lost_replies": 2,
 }  # fmt: skip
-ETCD: Final = ("etcd_kill", "etcd_stop", "quorum")
+ETCD: Final = ("etcd_kill", "etcd_stop", "quorum", "lost_replies")
 POWER: Final = ("power", "blackout")
 
 
@@ -254,3 +254,8 @@ class Faults:
 
     async def _quorum(self) -> None:
         await self._etcd_stop(2)
+
+    async def _lost_replies(self) -> None:
+        """The requests of a member reach etcd, but no reply reaches the member."""
+        member = self._any()
+        await self._silent([(server, member.name) for server in self.coordinator.servers])
