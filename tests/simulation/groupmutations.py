@@ -140,6 +140,12 @@ GROUP_MUTATIONS: dict[str, GroupMutation] = {
         replies.lost_lease_is_not_described, _case(9, "cut_off", **_ROLES), report="Bug while running ROLE"
     ),
     # elections and handovers
+    "outsider is elected": GroupMutation(
+        rejoin.outsider_is_elected,
+        _case(14, "partition", "pause", seconds=8.0, **_PAIR, **_PLAIN),
+        report="and the set was",
+        quick=True,
+    ),
     "epoch stays": GroupMutation(
         rejoin.epoch_stays,
         _case(0, "isolate", "kill", **_PLAIN),

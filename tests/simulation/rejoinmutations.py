@@ -21,6 +21,27 @@ from tests.simulation.world import Patch
 
 
 # -- elections and handovers -----------------------------------------------------------------------------------------
+def outsider_is_elected() -> list[Patch]:
+    """A member that is not in the in-sync set campaigns like the others."""
+    campaign, without = Election._campaign, Election.without_leader
+
+    def added(member: Any, state: ServerGroupState) -> ServerGroupState:
+        return replace(state, in_sync=tuple(sorted({*state.in_sync, member.name})))
+
+    async def campaigned(member: Any, state: ServerGroupState) -> None:
+        change = member.store.change
+        member.store.change = lambda decide, *rest: change(lambda found: decide(added(member, found)), *rest)
+        try:
+            await campaign(member, added(member, state))
+        finally:
+            del member.store.change
+
+    async def without_leader(member: Any, state: ServerGroupState) -> float:
+        return await without(member, added(member, state))
+
+    return [(Election, "_campaign", campaigned), (Election, "without_leader", without_leader)]
+
+
 def epoch_stays() -> list[Patch]:
     """A new leader has the epoch of the old one."""
     campaign = Election._campaign
