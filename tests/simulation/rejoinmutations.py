@@ -92,7 +92,7 @@ def keeps_its_link() -> list[Patch]:
 def shortest_log_wins() -> list[Patch]:
     """The candidate with the shortest log becomes the leader."""
 
-    async def must_wait(member: Any, others: list[str], epoch: int, end: int) -> bool:
+    async def must_wait(member: Any, others: list[str], epoch: int, end: int, damaged: bool) -> bool:
         for name in others:
             found = await member.store.presence(name)
             if found is not None and (found[0].vacant != epoch or (found[0].end, name) < (end, member.name)):
