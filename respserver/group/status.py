@@ -142,6 +142,7 @@ def _damage(group: GroupMembership, state: ServerGroupState) -> list[str]:
         found.append(
             "the store of this member is damaged: until the damage is repaired, it leads only if the stores of all"
             " members in sync are damaged; see its log (Scrub)"
+            + ("" if group.config.scrub_rate else ". Repairs are off: set scrub-rate to a value above 0")
         )
     if group.in_sync.leading:
         found += [
