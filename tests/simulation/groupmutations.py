@@ -166,7 +166,7 @@ GROUP_MUTATIONS: dict[str, GroupMutation] = {
     ),
     "shortest log wins": GroupMutation(
         rejoin.shortest_log_wins,
-        _case(23, "partition", "kill", "one_way", at_once=3, **_WRITERS),
+        _case(78, "partition", "kill", "one_way", at_once=3, **_WRITERS),
         report="takes the lead with a log of",
     ),
     "hands over too early": GroupMutation(
