@@ -188,9 +188,9 @@ def test_everything_of_a_transaction_is_one_batch(c: Raw, hand: RunningServer) -
     batches: list[bytes] = []
     append = hand.server.data.disk.append
 
-    def noting(batch: bytes) -> None:
+    def noting(batch: bytes, written: Callable[[int, bytes], None] | None) -> None:
         batches.append(batch)
-        append(batch)
+        append(batch, written)
 
     hand.call(lambda: setattr(hand.server.data.disk, "append", noting))
     c.pipeline(("MULTI",), ("SET", "k", 1), ("TAPPEND", "s", "a", "b"), ("DEL", "k"), ("EXEC",))
@@ -215,9 +215,9 @@ def test_a_transaction_is_one_batch_even_around_a_checkpoint(hand: RunningServer
     batches: list[bytes] = []
     append = disk.append
 
-    def noted(batch: bytes) -> None:
+    def noted(batch: bytes, written: Callable[[int, bytes], None] | None) -> None:
         batches.append(batch)
-        append(batch)
+        append(batch, written)
 
     hand.call(lambda: setattr(disk, "append", noted))
     checkpoints = hand.server.checkpoints
