@@ -8,6 +8,7 @@ from typing import Any
 
 from persistence import rewind as rewinding
 from persistence.history import History
+from replication.handshake import Lineage
 from respserver.clients.pauses import Pauses
 from respserver.group import document
 from respserver.group.document import ServerGroupState
@@ -145,6 +146,22 @@ def history_keeps_its_id() -> list[Patch]:
     return [(History, "shift", lambda history, offset, replid="": None), (Replicas, "_may_continue", may_continue)]
 
 
+def rewinds_too_far() -> list[Patch]:
+    """A member that rewinds its log deletes also what was confirmed: up to the first leader that both know."""
+
+    def too_far(own: Any, leader: Any) -> tuple[str, int] | None:
+        point = diverged(own, leader)
+        if point is None or point[1] == own.end:
+            return point
+        return min(
+            ((name, min(end, leader.points[name])) for name, end in own.points.items() if name in leader.points),
+            key=lambda each: each[1],
+        )
+
+    diverged = Lineage.diverged
+    return [(Lineage, "diverged", too_far)]
+
+
 def rewinds_too_little() -> list[Patch]:
     """A member continues from where its log diverged, and keeps the records after it."""
 
@@ -176,3 +193,8 @@ class _StoreAtTheBegin:
 def unequal_nodes_are_reused() -> list[Patch]:
     """Only the keys of nodes decide whether they are equal, at the leader and at the replica."""
     return mutations.unequal_nodes_are_reused()
+
+
+def copy_in_place_too_early() -> list[Patch]:
+    """A copy takes the place of the old data before it is complete."""
+    return mutations.copy_in_place_too_early()
