@@ -106,7 +106,7 @@ class GroupChecks:
         while True:
             await asyncio.sleep(chance.choice((0.01, 0.1, 0.3)) * chance.random() + 0.001)
             self.look()
-            if chance.random() < 0.3:
+            if chance.random() < 0.15:
                 count, differing = contents_differ([each for each in self._members if not each.stopped])
                 self.compared += count
                 if differing:

@@ -192,14 +192,9 @@ GROUP_MUTATIONS: dict[str, GroupMutation] = {
         _case(15, "diverge", "checkpoint", "checkpoint", node_entries=4, backlog=1, at_once=3, **_WRITERS),
         report="contents differ",
     ),
-    "copy in place too early": GroupMutation(
-        rejoin.copy_in_place_too_early,
-        _case(12, "distrust", "ambush", "kill", backlog=1, **_WRITERS),
-        report="deletes entries that were acknowledged",
-    ),
     "rewinds too far": GroupMutation(
         rejoin.rewinds_too_far,
-        _case(12, "diverge", "failover", **_PLAIN),
+        _case(25, "diverge", "failover", **_PLAIN),
         report="deletes entries that were acknowledged",
         quick=True,
     ),

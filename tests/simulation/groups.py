@@ -75,10 +75,12 @@ class GroupResult:
 def case(seed: int) -> GroupCase:
     chance = random.Random(seed)
     faults = tuple(chance.sample(FAULTS, chance.randint(1, len(FAULTS))))
+    works = ("write", "read", *chance.sample(WORKS, chance.randint(1, 5)))
     return GroupCase(
-        seed, faults, drift=chance.choice((0.0, 0.0, 0.02)), min_in_sync=chance.choice((1, 2, 2)),
-        members=chance.choice((2, 3, 3, 3)), backlog=chance.choice((1, 10**7)), at_once=chance.choice((1, 2, 2, 3)),
-        appendfsync=chance.choice(("always", "everysec", "no")), node_entries=chance.choice((4, 100)),
+        seed, faults, chance.choice((4.0, 8.0, 12.0)), drift=chance.choice((0.0, 0.0, 0.02)),
+        min_in_sync=chance.choice((1, 2, 2)), members=chance.choice((2, 3, 3, 3)), backlog=chance.choice((1, 10**7)),
+        at_once=chance.choice((1, 2, 2, 3)), appendfsync=chance.choice(("always", "everysec", "no")),
+        node_entries=chance.choice((4, 100)), works=works,
     )  # fmt: skip
 
 

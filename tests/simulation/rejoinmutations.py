@@ -193,8 +193,3 @@ class _StoreAtTheBegin:
 def unequal_nodes_are_reused() -> list[Patch]:
     """Only the keys of nodes decide whether they are equal, at the leader and at the replica."""
     return mutations.unequal_nodes_are_reused()
-
-
-def copy_in_place_too_early() -> list[Patch]:
-    """A copy takes the place of the old data before it is complete."""
-    return mutations.copy_in_place_too_early()
