@@ -51,7 +51,7 @@ GROUP_MUTATIONS: dict[str, GroupMutation] = {
     "leader does not sync": GroupMutation(
         replies.leader_does_not_sync, _case(0, "power", **_PAIR), report="lacks the entry", quick=True
     ),
-    "sent counts as acknowledged": GroupMutation(
+    "a sent batch counts": GroupMutation(
         replies.sent_counts, _case(0, "isolate", "kill"), report="is acknowledged, and on 1 members", quick=True
     ),
     "released before confirmation": GroupMutation(
