@@ -305,6 +305,8 @@ class Mount:
             node.truncate(size)
         if valid & 1:
             node.mode = stat.S_IFMT(node.mode) | stat.S_IMODE(struct.unpack_from("<I", body, 68)[0])
+        if valid & 32 and not valid & 256:  # utime() with a time
+            node.changed = struct.unpack_from("<Q", body, 40)[0] * 10**9 + struct.unpack_from("<I", body, 60)[0]
         return self._attr(node)
 
     def _added(self, parent: Node, name: bytes, mode: int) -> Node:

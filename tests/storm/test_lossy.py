@@ -108,6 +108,16 @@ def test_a_file_that_shrank(lossy: LossyDirectory) -> None:
     assert file.read_bytes() == b"0123"
 
 
+def test_a_time_is_set(lossy: LossyDirectory) -> None:
+    """The scrub begins a day after the time of a file, so a storm sets it."""
+    file = lossy.place / "file"
+    written(file, (0, b"content"))
+    os.utime(file, (1, 1))
+    assert file.stat().st_mtime == 1
+    written(file, (0, b"new"))
+    assert file.stat().st_mtime > 1
+
+
 def test_removed_files_and_directories(lossy: LossyDirectory) -> None:
     (lossy.place / "folder").mkdir()
     written(lossy.place / "folder" / "file", (0, b"file"), sync=True)
