@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -29,6 +30,7 @@ def main() -> None:
     plan = Plan(
         args.seed, args.coordinator, args.faults, 60 * args.minutes, tuple(args.kinds.split(",")), args.round, args.rate
     )
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # so that processes and file systems are ended
     print(plan, top, flush=True)
     try:
         print(run(plan, top))

@@ -11,6 +11,7 @@ server's machine, by which the server learns that the machine has started again;
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import json
 import os
@@ -19,8 +20,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Final
 
 from tidelog.serverprogram import server_environment
+
+PR_SET_PDEATHSIG: Final = 1
 
 
 class Preloaded:
@@ -76,6 +80,7 @@ def serve() -> None:
 
     gc.collect()
     gc.freeze()  # otherwise, the first collection in each server copies these pages
+    prctl = ctypes.CDLL(None).prctl
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake)
@@ -95,6 +100,7 @@ def serve() -> None:
                 number, log, boot, argv = json.loads(line)
                 pid = os.fork()
                 if pid == 0:
+                    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # the server does not outlast this process
                     signal.set_wakeup_fd(-1)
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                     _redirect(log)
