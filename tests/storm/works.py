@@ -133,8 +133,11 @@ class Reads(Work):
         rows = rows or []
         if role[0] != b"master":  # it may be behind the leader, but not behind itself
             expected = self._shown.get(place, set())
-        self.record.check_read(key, rows, expected)
-        self.record.check_ids(key, rows)
+        try:
+            self.record.check_read(key, rows, expected)
+            self.record.check_ids(key, rows)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; a read at {member}, {role[0].decode()}") from error
         self._shown[place] = {row[2] for row in rows}
         if self.random.random() < 0.2:
             raise LostError("it turns to another member")
