@@ -146,7 +146,7 @@ class RespServer:
         self.roles = Roles(
             parts, self.clients, self.pauses, self.blocking, self.replicas, self.link, on_role=self.served_time.update
         )
-        self.scrubbing = Scrubbing(parts, self.roles)
+        self.scrubbing = Scrubbing(parts, self.roles, checkpoint=lambda: self.checkpoints.make_room())
         if config.group:
             self._build_group(parts, coordination)
         self.checkpoints = Checkpoints(parts, retain=self.replicas.moved_on, ended=self.blocking.acknowledged)

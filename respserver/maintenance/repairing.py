@@ -3,6 +3,9 @@
 A copy of the entries comes from this server's memory, from the leader, or from a replica. If nobody has a good copy,
 reads of these entries return an error, and everything else continues. The next attempt follows after RETRY_MS, after
 a checkpoint, or when the members that can be asked are others.
+
+Decision: an attempt that fails starts a checkpoint. Other members may have deleted some of the entries, or all of them,
+and the store then no longer needs these entries.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from respserver.runtime.parts import RuntimeParts, ServerPart
 from respserver.runtime.threads import in_thread
 
 RETRY_MS = 15_000  # between two attempts to repair a node
+CHECKPOINT_MS = 60_000  # between two checkpoints because of failed attempts
 
 T = TypeVar("T")
 
@@ -27,11 +31,15 @@ T = TypeVar("T")
 class Repairing(ServerPart):
     """Repairs the store of the open data directory."""
 
-    def __init__(self, parts: RuntimeParts, roles: Roles, spend: Callable[[int], None]) -> None:
-        """Initialize. ``spend``: called with the bytes that were read or received."""
+    def __init__(
+        self, parts: RuntimeParts, roles: Roles, spend: Callable[[int], None], checkpoint: Callable[[], None]
+    ) -> None:  # fmt: skip
+        """Initialize. ``spend``: called with the bytes that were read or received. ``checkpoint``: starts one soon."""
         super().__init__(parts)
         self._roles = roles
         self._spend = spend
+        self._checkpoint = checkpoint
+        self._no_checkpoint_before = 0  # ms (monotonic)
         self.fetched = 0  # nodes that were replaced
         self._task: asyncio.Task[None] | None = None
         self._failed: dict[tuple[int, bytes], tuple[str, int]] = {}  # why the last attempt failed; when the next one is
@@ -89,10 +97,18 @@ class Repairing(ServerPart):
                 return
             before, _ = self._failed.get(key, ("", 0))
             self._failed[key] = str(error), self._clock.mono() + RETRY_MS
+            self._deleted_meanwhile()
             if str(error) != before:
                 self._logger.warning(f"Scrub: can't repair {damage}: {error}")
         finally:
             self._task = None
+
+    def _deleted_meanwhile(self) -> None:
+        """Let the store no longer contain entries that were deleted."""
+        disk, mono = self._data.disk, self._clock.mono()
+        if mono >= self._no_checkpoint_before and disk.store.offset < disk.offset:
+            self._no_checkpoint_before = mono + CHECKPOINT_MS
+            self._checkpoint()
 
     async def _replace(self, scrub: Scrub, damage: Damage) -> None:
         disk = self._data.disk

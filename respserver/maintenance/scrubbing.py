@@ -7,6 +7,7 @@ credit (a large value), the credit becomes negative, so the mean rate never exce
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from persistence.scrub import LONGEST_MS, Scrub
 from respserver.maintenance.repairing import Repairing
@@ -23,9 +24,10 @@ RETRY_MS = 60_000  # after an error of the disk
 class Scrubbing(ServerPart):
     """Runs the scrub of the open data directory."""
 
-    def __init__(self, parts: RuntimeParts, roles: Roles) -> None:
+    def __init__(self, parts: RuntimeParts, roles: Roles, checkpoint: Callable[[], None]) -> None:
+        """Initialize. ``checkpoint``: starts one soon."""
         super().__init__(parts)
-        self._repairs = Repairing(parts, roles, self._spend)
+        self._repairs = Repairing(parts, roles, self._spend, checkpoint)
         self._credit = 0.0  # bytes that may be read now; below zero: a debt
         self._then = parts.clock.mono()  # ms of the last growth of the credit
         self._not_before = 0  # ms (monotonic)

@@ -122,6 +122,26 @@ def assert_same_offset(leader: Node, replica: Node) -> None:
     wait_until(lambda: replica.link_up and replica.offset == leader.offset, "the replica follows")
 
 
+def test_damaged_entries_that_the_leader_has_deleted(servers: Cluster) -> None:
+    """The store of the replica needs them until its next checkpoint, which the failed repair starts."""
+    leader, replica = servers.pair(**SMALL)
+    fill(leader)
+    assert_same(leader, replica)
+    replica("SAVE")
+    replica("CONFIG", "SET", "scrub-rate", 0)
+    damage(replica, 55)
+    with Raw(replica.port) as raw:
+        assert re.match(DAMAGED, raw("TRANGE", "s", "-", "+", "COUNT", 60))
+    with Raw(leader.port) as raw:
+        first = raw("XRANGE", "s", "-", "+", "COUNT", 53)[-1][0]
+        assert raw("XTRIM", "s", "MINID", first) == 52
+    assert_same_offset(leader, replica)
+    assert scrub(replica)["damaged"] == 1
+    replica("CONFIG", "SET", "scrub-rate", "8mb")
+    repaired(replica, 1)
+    assert_same(leader, replica)
+
+
 def test_a_server_alone_reports_the_damage(servers: Cluster) -> None:
     node = servers.node(**SMALL)
     fill(node)
