@@ -10,54 +10,33 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from storage.keyspace.values import String
+from tests.killpoints import forks
 from tests.persistence.datakit import append, checkpoint, opened
 
-# Reads jobs, one a line: a directory and the number of a call. Each runs in a fork, so that modules are imported once,
-# and dies at that call. Answers with the exit code of the fork.
+# Its job: a directory, the number of a call. It dies at that call.
 WORKER = """
-import os, signal, sys
+import os
 from pathlib import Path
-sys.path[:0] = [{root!r}]
 import lmdb
 from persistence import journal, largebatches, log as logs, wal
+from tests.killpoints import Calls, serve
 from tests.persistence.datakit import append, checkpoint, commit, opened
 journal.TRUNCATE_AT_ONCE, journal.SHRINK_ABOVE = 3, 1
 much = {segments}
 if much:
     journal.MUCH, journal.LARGE, largebatches.FULL, largebatches.SPARE = 1, 1, 8000, 100_000
-calls = call = 0
-
-def point():
-    global calls
-    calls += 1
-    if calls == call:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-def dying(owner, name):
-    function = getattr(owner, name)
-    def wrapped(*words, **settings):
-        point()
-        try:
-            return function(*words, **settings)
-        finally:
-            point()
-    setattr(owner, name, wrapped)
-
-for owner, name in (
+calls = Calls(
     (journal.Journal, "write"), (journal.Journal, "truncate"), (journal.Journal, "_open"), (journal, "sync_directory"),
     (logs.Store, "write"), (wal.Wal, "note"), (wal.Wal, "_wipe"), (wal.Wal, "sync"), (logs, "create"),
     (Path, "replace"), (Path, "rename"), (Path, "unlink"), (os, "fsync"),
     *(((largebatches, "sync_directory"), (os, "pwritev"), (os, "fdatasync")) if much else ()),
-):
-    dying(owner, name)
+)
 
 def run(path, ring, turns):
     acknowledged = path.with_name("acknowledged")
@@ -73,41 +52,27 @@ def run(path, ring, turns):
             if turn % 2:
                 checkpoint(log, ks)
 
-for line in sys.stdin:
-    path, number = line.rsplit(" ", 1)
-    child = os.fork()
-    if not child:
-        call = int(number)
-        try:
-            run(Path(path), 64 * 1024, 4)
-            run(Path(path), 128 * 1024, 2)
-            os._exit(0)
-        finally:
-            os._exit(1)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+def job(path, call):
+    calls.fatal = call
+    run(Path(path), 64 * 1024, 4)
+    run(Path(path), 128 * 1024, 2)
+    return 0
+
+serve(job)
 """
 
 
 @pytest.fixture(params=["in LMDB", "in segments"])
 def killed_at(request: pytest.FixtureRequest) -> Iterator[Callable[[Path, int], bool]]:
     """killed_at(directory, call): False if it came to its end before. Batches go to LMDB, or to segments."""
-    program = WORKER.format(root=str(Path(__file__).parents[2]), segments=request.param == "in segments")
-    with subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as worker:
-        assert worker.stdin is not None
-        assert worker.stdout is not None
-        jobs, answers = worker.stdin, worker.stdout
+    with forks(WORKER.format(segments=request.param == "in segments")) as run:
 
         def killed_at(path: Path, call: int) -> bool:
-            jobs.write(f"{path} {call}\n")
-            jobs.flush()
-            code = int(answers.readline())
+            code = run(str(path), call)
             assert code in (0, -signal.SIGKILL)
             return code != 0
 
         yield killed_at
-        jobs.close()
 
 
 @pytest.mark.interpreted

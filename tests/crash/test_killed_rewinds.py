@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from tests.killpoints import ROOT
 from tests.replication.cluster import Cluster, Node, assert_same, cluster, new_port, wait_until
 
 MINUTES = float(os.environ.get("TIDELOG_LONG") or 0)
@@ -23,56 +24,37 @@ FEW = 2  # points between the first and the last, without TIDELOG_LONG
 SEED = 30
 
 # Starts a server that dies at that call, or at the last one (-1). Says how many calls there were if it gets to the end.
-PROGRAM = """
-import os, signal, sys
+PROGRAM = f"""
+import os, sys
 from pathlib import Path
+sys.path.insert(0, {str(ROOT)!r})
 from _tidelog_server import main
 from persistence import directory, history, journal, rewind
 from persistence.log import Log
 from respserver.roles.link import LeaderLink
-last, calls, armed = int(sys.argv.pop(1)), 0, False
-
-def point():
-    global calls
-    calls += armed
-    if armed and calls == last:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-def dying(owner, name):
-    function = getattr(owner, name)
-    def wrapped(*words, **settings):
-        point()
-        try:
-            return function(*words, **settings)
-        finally:
-            point()
-    setattr(owner, name, wrapped)
-
-for owner, name in (
+from tests.killpoints import Calls
+calls = Calls(
     (journal.Journal, "write"), (journal.Journal, "rewind"), (journal.Journal, "close"), (rewind, "create"),
     (Path, "rename"), (Path, "replace"), (directory, "sync"), (os, "fsync"), (Log, "recover"),
     (history.History, "save"),
-):
-    dying(owner, name)
-
+)
+calls.fatal, calls.counting = int(sys.argv.pop(1)), False
 rewound, continued = LeaderLink.rewound, LeaderLink.continued
 
-async def arming(link, offset):
-    global armed
-    armed = True
-    point()
+async def counting(link, offset):
+    calls.counting = True
+    calls.point()
     await rewound(link, offset)
-    point()
+    calls.point()
 
 def ending(link, replid, leader):
-    global armed
     continued(link, replid, leader)
-    if last < 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    armed = False
-    print(f"points {calls}", flush=True)
+    if calls.fatal < 0:
+        calls.die()
+    calls.counting = False
+    print("points", calls.count, flush=True)
 
-LeaderLink.rewound, LeaderLink.continued = arming, ending
+LeaderLink.rewound, LeaderLink.continued = counting, ending
 sys.exit(main())
 """
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,55 +17,33 @@ from persistence.log import Log
 from persistence.rewind import rewind
 from persistence.wal import BLOCK
 from storage.keyspace.keyspace import Keyspace
+from tests.killpoints import forks
 from tests.persistence.datakit import append, checkpoint, commit, crashed_while_writing, flush, opened
 
 pytestmark = pytest.mark.quick
 
-# Reads lines: a directory, a log offset, the number of a call, and a file size. Each runs in a fork, which dies at that
-# call, and whose files can't grow beyond that size (-1: they can). It ends with 2 after an OSError.
+# Its job: a directory, a log offset, the number of a call, and a file size. It dies at that call, and its files can't
+# grow beyond that size (-1: they can). It returns 2 after an OSError.
 WORKER = """
-import os, resource, signal, sys
+import os, resource
 from pathlib import Path
-sys.path[:0] = [{root!r}]
-from persistence import directory, journal, rewind, wal
-calls = call = 0
-
-def point():
-    global calls
-    calls += 1
-    if calls == call:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-def dying(owner, name):
-    function = getattr(owner, name)
-    def wrapped(*words, **settings):
-        point()
-        try:
-            return function(*words, **settings)
-        finally:
-            point()
-    setattr(owner, name, wrapped)
-
-for owner, name in (
+from persistence import directory, journal, rewind
+from tests.killpoints import Calls, serve
+calls = Calls(
     (journal.Journal, "write"), (journal.Journal, "rewind"), (journal.Journal, "close"), (rewind, "create"),
     (Path, "rename"), (directory, "sync"), (os, "fsync"),
-):
-    dying(owner, name)
+)
 
-for line in sys.stdin:
-    path, offset, number, size = line.rsplit(" ", 3)
-    child = os.fork()
-    if not child:
-        call = int(number)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (int(size), -1))
-        try:
-            rewind.rewind(Path(path), int(offset))
-            os._exit(0)
-        except OSError:
-            os._exit(2)
-        finally:
-            os._exit(1)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+def job(path, offset, call, size):
+    calls.fatal = call
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, -1))
+    try:
+        rewind.rewind(Path(path), offset)
+    except OSError:
+        return 2
+    return 0
+
+serve(job)
 """
 
 RING = 4 * BLOCK  # its old frames are overwritten soon, so it can't replace what the journal lost
@@ -193,21 +169,8 @@ Rewinding = Callable[..., int]
 @pytest.fixture
 def rewinding() -> Iterator[Rewinding]:
     """rewinding(path, offset, call, size): the exit code of a fork, see WORKER."""
-    program = WORKER.format(root=str(Path(__file__).parents[2]))
-    with subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        jobs, answers = process.stdin, process.stdout
-
-        def run(path: Path, offset: int, call: int = 0, size: int = -1) -> int:
-            jobs.write(f"{path} {offset} {call} {size}\n")
-            jobs.flush()
-            return int(answers.readline())
-
-        yield run
-        jobs.close()
+    with forks(WORKER) as run:
+        yield lambda path, offset, call=0, size=-1: run(str(path), offset, call, size)
 
 
 def check_left(path: Path, points: Points, offset: int) -> int:
