@@ -255,7 +255,7 @@ class RespServer:
         self.ticks.check_disk()
         self.roles.configure()
         if self.membership is not None:
-            self.membership.in_sync.recount()
+            self.membership.in_sync.configure()
         self.memory.check()
         self._forget_excess()
 

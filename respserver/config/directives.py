@@ -459,7 +459,7 @@ _GROUPS = (
               "`file:`, a leader whose process ends is replaced immediately.", mutable=False, low=100, high=600_000),
     Directive("min-in-sync", "integer", "2",
               "While the in-sync set has fewer members than this, including the leader, writes fail with "
-              "`-NOREPLICAS` before they run.", low=1, high=1000),
+              "`-NOREPLICAS` before they run. The largest value of all members counts.", low=1, high=1000),
     Directive("in-sync-timeout", "integer", "5000",
               "The leader removes a member from the in-sync set if the member acknowledges nothing for this time in "
               "milliseconds while replies are withheld.", low=100, high=MAX_INT),

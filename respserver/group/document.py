@@ -9,13 +9,14 @@ Rule 2: Only a member of the in-sync set becomes the leader, and each new leader
         its lease is no longer in the set when another one leads.
 Rule 3: Each directory has an ID. A member that returns with a different directory has lost its data. It leaves the
         in-sync set before it does anything else.
+Rule 4: The strictest setting of all members counts. A failover therefore never weakens the guarantee of the group.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, Final, TypeVar
 
@@ -24,6 +25,10 @@ MOST_EVENTS: Final = 100
 REMEDY: Final = (
     "stop all members, delete the keys of the group at the coordinator and the file 'group' in each directory, and"
     " start the member with the most data first"
+)
+DIFFERENT: Final = (
+    "the settings of the members differ ({}): the strictest one counts, also after a failover. Use the same"
+    " replica-acks and min-in-sync for all members"
 )
 _ID: Final = re.compile(r"[0-9a-f]{40}", re.ASCII)
 
@@ -39,6 +44,11 @@ class MemberRecord:
     address: str  # host:port at which the other members reach it
     id: str  # the ID of its data directory, 40 hex digits
     version: str  # of tidelog
+    min_in_sync: int = 0  # its setting; 0: replica-acks is 0
+
+    def settings(self) -> str:
+        """Return the settings that determine the guarantee of the group."""
+        return f"replica-acks insync, min-in-sync {self.min_in_sync}" if self.min_in_sync else "replica-acks 0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +72,30 @@ class ServerGroupState:
     members: dict[str, MemberRecord]
     events: tuple[GroupEvent, ...] = ()  # the last ones, oldest first
 
+    @property
+    def least(self) -> int:
+        """The members that must be in sync for writes: the largest min-in-sync of all members (Rule 4); 0: replies do
+        not wait, because replica-acks is 0 at all members."""
+        return max((each.min_in_sync for each in self.members.values()), default=0)
+
+    def differences(self, setting: Callable[[MemberRecord], str]) -> str:
+        """Return the values of a setting with the members that have them; "" if all members have the same."""
+        found: dict[str, list[str]] = {}
+        for name in sorted(self.members):
+            found.setdefault(setting(self.members[name]), []).append(name)
+        if len(found) == 1:
+            return ""
+        return "; ".join(f"{value}: {', '.join(names)}" for value, names in sorted(found.items()))
+
     def encode(self) -> bytes:
         """Return the JSON document."""
         return json.dumps({
             "format": FORMAT, "group_id": self.group_id, "epoch": self.epoch, "leader": self.leader,
             "in_sync": list(self.in_sync),
             "members": {
-                name: {"address": each.address, "id": each.id, "version": each.version}
+                name: {
+                    "address": each.address, "id": each.id, "version": each.version, "min_in_sync": each.min_in_sync,
+                }
                 for name, each in self.members.items()
             },
             "events": [
@@ -144,6 +171,8 @@ def join(state: ServerGroupState, name: str, member: MemberRecord, now: int) -> 
     in_sync = state.in_sync
     if known is not None:
         what, why = f"{name} is at {member.address}, version {member.version}", "it started"
+        if known == replace(member, min_in_sync=known.min_in_sync):
+            what, why = f"{name} has {member.settings()}", "its setting was changed"
         if known.id != member.id:
             what, why = f"{name} joined again", "it has a new data directory"
             in_sync = tuple(each for each in in_sync if each != name)

@@ -11,6 +11,7 @@ Rule 4: if fewer than min-in-sync members are left, unconfirmed replies wait for
 in-sync-timeout. Their clients are then disconnected, because the outcome of their commands is unknown.
 Rule 5: a member whose store is damaged leaves the set, and joins again after the damage is repaired. It notifies the
 leader before it acknowledges anything else.
+Rule 6: the strictest replica-acks and min-in-sync of all members count, not only those of the leader.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from replication.feed import ReplicaFeed
+from respserver.config.config import Config
 from respserver.config.valuetypes import INSYNC
 from respserver.group.document import ServerGroupState
 from respserver.roles.link import LeaderLink
@@ -28,6 +30,11 @@ from respserver.runtime.parts import RuntimeParts, ServerPart
 JOINING_MS = 500  # for which a member that has not caught up counts; then it waits, twice as long each time
 NEAR = 1 << 20  # bytes that a member may lack when it begins to join
 TOO_FEW = "too few members are in sync, and the outcome of its command is unknown (min-in-sync)"
+
+
+def own_least(config: Config) -> int:
+    """Return the min-in-sync of this member; 0 if its replica-acks is 0."""
+    return config.min_in_sync if config.replica_acks == INSYNC else 0
 
 
 class InSync(ServerPart, Confirmation):
@@ -44,6 +51,9 @@ class InSync(ServerPart, Confirmation):
         self._wake = wake
         self.leading = False  # this member leads, and may release replies while its lease is valid
         self.names: frozenset[str] = frozenset()  # the others in the set, as the coordinator has it
+        self.least = own_least(self._config)  # members that must be in sync for writes (Rule 6); 0: replies do not wait
+        self._own = self.least  # as last applied
+        self._others = 0  # as ``least``, by the settings of all members at the coordinator
         self._ids: dict[str, str] = {}  # by member: of its directory
         self._sent: list[tuple[int, frozenset[str]]] = []  # version replaced, set: changes of unknown outcome
         # members that count although they are not in the set yet, and since when, in ms (monotonic)
@@ -62,14 +72,14 @@ class InSync(ServerPart, Confirmation):
         return not self._data.follower or self._link.withholds()  # a leader needs its lease with replica-acks 0, too
 
     def each(self) -> bool:
-        return self._link.withholds() if self._data.follower else self._config.replica_acks == INSYNC
+        return self._link.withholds() if self._data.follower else self.least > 0
 
     def confirmed(self) -> int:
         if self._data.follower:
             return self._link.confirmed  # as received from the leader
         if not (self.leading and self._valid()):
             return -1
-        if self._config.replica_acks != INSYNC:
+        if not self.least:
             return self._data.disk.offset
         if not (self.names or self._joining or self._sent or self._holding):
             self._confirmed = max(self._confirmed, self._data.disk.synced)  # a member that joins must have it
@@ -91,7 +101,8 @@ class InSync(ServerPart, Confirmation):
         self._holding = 0
         self._replicas.too_few_in_sync = False
         self.leading = True
-        self.recount()
+        self._others = state.least
+        self.configure()
 
     def silence(self) -> None:
         """Stop releasing replies, because this member gives up leadership. Its confirmed offset remains confirmed."""
@@ -121,6 +132,18 @@ class InSync(ServerPart, Confirmation):
             self._joining = {name: since for name, since in self._joining.items() if self.feed(name) is not None}
             for feed in tuple(self._replicas.feeds):  # perhaps of a member that was not known when it acknowledged
                 self.heard(feed)
+        self._others = state.least
+        self.configure()
+
+    def configure(self) -> None:
+        """Apply a change of the settings of this member or of the others (Rule 6)."""
+        own, waited = own_least(self._config), self.least
+        self.least = max(own, self._others)
+        if self.leading and bool(self.least) != bool(waited):
+            self._replicas.ask()  # also notifies the replicas whether to acknowledge each tick
+        if own != self._own:
+            self._own = own
+            self._wake()  # the record of this member is updated
         self.recount()
 
     # -- offsets -------------------------------------------------------------------------------------------------
@@ -171,7 +194,8 @@ class InSync(ServerPart, Confirmation):
         """Confirm the log offset that all required members have on disk, and release replies."""
         if not self.leading:
             return
-        small = self._config.replica_acks == INSYNC and 1 + len(self.names) < self._config.min_in_sync
+        self._data.sync_all(self.least > 0)
+        small = 1 + len(self.names) < self.least
         waiting = self._ticks.waiting
         if small != self._replicas.too_few_in_sync:
             self._replicas.too_few_in_sync = small

@@ -2,6 +2,7 @@
 
 Rule 1: a member refuses the state of another group, and a state that is older than one that it has seen.
 Rule 2: a member whose name was used with another directory joins again before it does anything else.
+Rule 3: the state has the settings of each member. A member whose settings were changed updates its record.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from replication.members import GroupAnnouncement
 from respserver import __version__
 from respserver.group import document
 from respserver.group.document import GroupStateError, MemberRecord, ServerGroupState
+from respserver.group.insync import own_least
 from respserver.group.parts import MemberPart, MemberParts
+from respserver.group.services import without_password
 from respserver.group.standing import MemberStanding
 from respserver.runtime.parts import RuntimeParts
 
@@ -26,6 +29,7 @@ class GroupEntry(MemberPart):
         super().__init__(parts, member)
         self._standing = standing
         self._replicas = member.replicas
+        self._warned = ""  # the differences that were logged
 
     async def current(self) -> ServerGroupState:
         """Return the state, which has this directory. Raises GroupStateError, CoordinatorError, OSError."""
@@ -35,13 +39,31 @@ class GroupEntry(MemberPart):
         if state is None:
             raise GroupStateError(f"the coordinator has lost the state of the group: {document.REMEDY}")
         self._check_epoch(state)
-        record = state.members.get(self.name)
-        if record is not None and record.id != self._member.identity.id:
+        record, own = state.members.get(self.name), self._record()
+        if record is not None and record.id != own.id:
             # Another process used the name while this one had no lease. Its data was counted, not that of this one.
             self._standing.appointed = 0
             self._standing.resign()
             return await self._joined()
+        if record is not None and record != own:
+
+            def decide(found: ServerGroupState) -> ServerGroupState | None:
+                known = found.members.get(self.name)
+                return document.join(found, self.name, own, self._clock.now()) if known == record else None
+
+            state = await self.store.change(decide) or state
+        self._warn(state)
         return state
+
+    def _record(self) -> MemberRecord:
+        return MemberRecord(self._member.address, self._member.identity.id, __version__, own_least(self._config))
+
+    def _warn(self, state: ServerGroupState) -> None:
+        """Log that the settings of the members differ, once."""
+        differences = state.differences(MemberRecord.settings)
+        if differences and differences != self._warned:
+            self._logger.warning(f"Group {self._config.group}: {document.DIFFERENT.format(differences)}")
+        self._warned = differences
 
     def _check_epoch(self, state: ServerGroupState) -> None:
         """Refuse a state that is older than one that this member has seen: its in-sync set is out of date."""
@@ -56,7 +78,7 @@ class GroupEntry(MemberPart):
     async def _joined(self) -> ServerGroupState:
         """Join the group, or create it. Raises GroupStateError, CoordinatorError, OSError."""
         store, own = self.store, self._member.identity
-        record = MemberRecord(self._member.address, own.id, __version__)
+        record = self._record()
         seen = document.epoch_of(self._data.disk.history.id)
         if own.group_id:  # otherwise, it was an epoch of another group
             self._standing.epoch = max(self._standing.epoch, seen)
@@ -64,9 +86,10 @@ class GroupEntry(MemberPart):
         if state is None:
             if own.group_id:
                 raise GroupStateError(
-                    f"the coordinator {self._config.coordinator} has no state of the group {own.group}, to which this"
-                    " data directory belongs: check the URL. If the state is lost, stop all members, delete the file"
-                    " 'group' in the directory of each member, and start the member with the most data first"
+                    f"the coordinator {without_password(self._config.coordinator)} has no state of the group"
+                    f" {own.group}, to which this data directory belongs: check the URL. If the state is lost, stop all"
+                    " members, delete the file 'group' in the directory of each member, and start the member with the"
+                    " most data first"
                 )
             own.save(Path(self._config.dir))  # the ID of the directory: a crash must not change it
             state = document.create(secrets.token_hex(20), self.name, record, self._clock.now(), seen + 1)

@@ -27,10 +27,10 @@ from respserver.group import document, identity
 from respserver.group.decisions import GroupDecisions
 from respserver.group.document import GroupStateError
 from respserver.group.handover import Handover
-from respserver.group.insync import InSync
+from respserver.group.insync import InSync, own_least
 from respserver.group.parts import GroupRoles, MemberParts
 from respserver.group.presence import MemberPresence, NameTakenError
-from respserver.group.services import GroupServices
+from respserver.group.services import GroupServices, without_password
 from respserver.group.standing import MemberStanding
 from respserver.group.states import GroupStore, Presence
 from respserver.roles.link import LeaderLink
@@ -79,6 +79,7 @@ class GroupMembership(ServerPart):
         self._watches: list[Watch] = []
         self._timer: asyncio.TimerHandle | None = None
         self._beaten = 0.0
+        self._coordinator: Final = without_password(config.coordinator)
         self._warn_at = 0.0  # loop time when the problem is logged
 
     # -- start and stop ------------------------------------------------------------------------------------------
@@ -157,7 +158,7 @@ class GroupMembership(ServerPart):
                 wait = await self._decisions.step() or 10 * retry  # the watches miss nothing: this is a precaution
                 self.problem = ""
             except CoordinatorError as error:
-                self._note(f"the coordinator {self._config.coordinator} is unavailable; this member waits: {error}")
+                self._note(f"the coordinator {self._coordinator} is unavailable; this member waits: {error}")
                 wait = retry / 4
             except (GroupStateError, NameTakenError, CommandError, OSError) as error:
                 self._note(error.text if isinstance(error, CommandError) else str(error))
@@ -198,6 +199,12 @@ class GroupMembership(ServerPart):
         return self._config
 
     @property
+    def least(self) -> int:
+        """The members that must be in sync for writes, by the settings of all members; 0: replies do not wait."""
+        state = self.store.state
+        return max(own_least(self._config), state.least if state is not None else 0)
+
+    @property
     def end(self) -> int:
         """The log offset at which this member's log ends."""
         return self._data.disk.offset
@@ -222,7 +229,7 @@ class GroupMembership(ServerPart):
             "group_epoch": state.epoch if state is not None else 0,
             "group_leader": state.leader if state is not None and self.standing.leader is not None else "",
             "group_in_sync": len(state.in_sync) if state is not None else 0,
-            "group_members": len(state.members) if state is not None else 0,
+            "group_members": len(state.members) if state is not None else 0, "group_min_in_sync": self.least,
             "group_lease_left_ms": max(0, int(self.presence.seconds_left * 1000)),
         }  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -39,6 +40,11 @@ class GroupServices:
     coordinator: Coordinator
     keep: Callable[[Lease, float, Callable[[], None]], RenewedLease]  # lease, when it was requested, called on change
     clock: Callable[[], float]  # seconds, which continue while the machine is suspended
+
+
+def without_password(url: str) -> str:
+    """Return the URL of a coordinator for messages."""
+    return re.sub(r"//[^/@]*@", "//", url)
 
 
 def services(config: Config) -> GroupServices:

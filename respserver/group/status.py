@@ -5,14 +5,13 @@ Only the leader knows the log offsets of the other members. The document contain
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from respserver.config.valuetypes import INSYNC
-from respserver.group.document import ServerGroupState
+from respserver.group.document import DIFFERENT, MemberRecord, ServerGroupState
 from respserver.group.insync import InSync
 from respserver.group.membership import GroupMembership
+from respserver.group.services import without_password
 
 SKEW: Final = 500  # ms by which clocks may differ without a warning
 EVENTS: Final = 20  # shown
@@ -37,13 +36,12 @@ class GroupCommands:
 def describe(group: GroupMembership) -> dict[str, object]:
     """Return the document."""
     config, state, in_sync = group.config, group.store.state, group.in_sync
-    leads = in_sync.leading
+    leads, least = in_sync.leading, group.least
     found: dict[str, object] = {
         "group": config.group, "member": group.name, "address": group.address, "phase": group.standing.phase,
-        "problem": group.problem, "coordinator": re.sub(r"//[^/@]*@", "//", config.coordinator),
-        "replica_acks": "insync" if config.replica_acks == INSYNC else str(config.replica_acks),
-        "min_in_sync": config.min_in_sync, "lease_ms": config.group_lease,
-        "lease_left_ms": max(0, int(group.presence.seconds_left * 1000)),
+        "problem": group.problem, "coordinator": without_password(config.coordinator),
+        "replica_acks": "insync" if least else "0", "min_in_sync": least or config.min_in_sync,
+        "lease_ms": config.group_lease, "lease_left_ms": max(0, int(group.presence.seconds_left * 1000)),
         "longest_stall_ms": int(group.longest_stall * 1000), "offset": group.end, "warnings": _warnings(group),
     }  # fmt: skip
     if state is not None:
@@ -70,7 +68,7 @@ def _member(group: GroupMembership, state: ServerGroupState, name: str) -> dict[
     record, in_sync = state.members[name], group.in_sync
     found: dict[str, Any] = {
         "name": name, "address": record.address, "id": record.id, "version": record.version,
-        "in_sync": name in state.in_sync, "state": "unknown",
+        "min_in_sync": record.min_in_sync, "in_sync": name in state.in_sync, "state": "unknown",
     }  # fmt: skip
     if name == group.name:
         found |= {"state": group.standing.phase, "offset": group.end}
@@ -105,26 +103,24 @@ def _warnings(group: GroupMembership) -> list[str]:
         )
     if state is None:
         return found
-    count = len(state.members)
-    if config.replica_acks == INSYNC and config.min_in_sync > count:
+    count, least = len(state.members), group.least
+    if least > count:
         found.append(
-            f"min-in-sync is {config.min_in_sync}, and the group has {count} member{'s' if count > 1 else ''}: writes"
+            f"min-in-sync is {least}, and the group has {count} member{'s' if count > 1 else ''}: writes"
             " fail with NOREPLICAS until you start more members or lower min-in-sync"
         )
-    elif config.replica_acks == INSYNC and config.min_in_sync > len(state.in_sync):
+    elif least > len(state.in_sync):
         found.append(
-            f"only {len(state.in_sync)} of {count} members are in sync, and min-in-sync is {config.min_in_sync}:"
-            " writes fail with NOREPLICAS"
+            f"only {len(state.in_sync)} of {count} members are in sync, and min-in-sync is {least}: writes fail with"
+            " NOREPLICAS"
         )
-    if config.replica_acks == 0:
+    if not least:
         found.append("replica-acks is 0: a failover can lose acknowledged writes")
     found += _damage(group, state)
-    versions: dict[str, list[str]] = {}
-    for name in sorted(state.members):
-        versions.setdefault(state.members[name].version, []).append(name)
-    if len(versions) > 1:
-        which = "; ".join(f"{version}: {', '.join(names)}" for version, names in sorted(versions.items()))
-        found.append(f"the members run different versions ({which}): complete the upgrade")
+    if settings := state.differences(MemberRecord.settings):
+        found.append(DIFFERENT.format(settings))
+    if versions := state.differences(lambda member: member.version):
+        found.append(f"the members run different versions ({versions}): complete the upgrade")
     for name, skew in sorted(group.skews.items()):
         if abs(skew) > SKEW:
             found.append(

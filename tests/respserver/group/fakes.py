@@ -21,16 +21,16 @@ from respserver.group.states import GroupStore
 GROUP_ID = "a" * 40
 
 
-def record(name: str, directory: int = 0) -> MemberRecord:
-    """Return the member ``name`` with its directory of this number."""
-    return MemberRecord(f"{name}:6379", f"{ord(name[-1]):02x}{directory:038d}", "0.1.0")
+def record(name: str, directory: int = 0, least: int = 2) -> MemberRecord:
+    """Return the member ``name`` with its directory of this number. ``least``: its min-in-sync."""
+    return MemberRecord(f"{name}:6379", f"{ord(name[-1]):02x}{directory:038d}", "0.1.0", least)
 
 
-def group(*members: str, in_sync: Sequence[str] = ()) -> ServerGroupState:
+def group(*members: str, in_sync: Sequence[str] = (), least: int = 2) -> ServerGroupState:
     """Return a group that its first member leads. ``in_sync``: default all."""
-    state = document.create(GROUP_ID, members[0], record(members[0]), 1)
+    state = document.create(GROUP_ID, members[0], record(members[0], least=least), 1)
     for name in members[1:]:
-        state = document.join(state, name, record(name), 2)
+        state = document.join(state, name, record(name, least=least), 2)
     return document.set_in_sync(state, in_sync or members, 3, "a test")
 
 
@@ -66,16 +66,20 @@ class Server:
         self.lease_valid = True
         self.calls: list[str] = []
         self.paused: list[str] = []
+        self.asked = 0  # requests for acknowledgements
+        self.syncs = False  # each tick, whatever appendfsync says
         self.ticks = Ticks()
         self.disk = SimpleNamespace(
             synced=0, offset=0, rebooted=False, scrub=SimpleNamespace(damaged=0), history=SimpleNamespace(id="f" * 40)
         )
-        self.data = SimpleNamespace(disk=self.disk, follower=False, ks=SimpleNamespace(log=[]))
+        self.data = SimpleNamespace(disk=self.disk, follower=False, ks=SimpleNamespace(log=[]), sync_all=self.sync_all)
         self.config = SimpleNamespace(
             replica_acks=INSYNC, min_in_sync=min_in_sync, in_sync_timeout=5000, group_lease=5000, group="g",
             coordinator="simulated", appendfsync="always", dir="",
         )  # fmt: skip
-        self.replicas = SimpleNamespace(feeds=[], too_few_in_sync=False, count=lambda: None, group=None, group_id="")
+        self.replicas = SimpleNamespace(
+            feeds=[], too_few_in_sync=False, count=lambda: None, group=None, group_id="", ask=self.ask
+        )
         self.link = SimpleNamespace(
             withholds=lambda: False, confirmed=0, confirmed_up_to=lambda offset: None, syncing=False, up=False,
             cluster=SimpleNamespace(epoch=0, shard=""), leads_to=lambda host, port: False, group=None,
@@ -89,6 +93,12 @@ class Server:
         link: Any = self.link
         parts: Any = self.parts
         self.in_sync = InSync(parts, replicas, link, lambda: self.lease_valid, lambda: None)
+
+    def ask(self) -> None:
+        self.asked += 1
+
+    def sync_all(self, required: bool) -> None:
+        self.syncs = required
 
     def written(self, offset: int) -> None:
         """Let the log end at this offset, on this server's disk."""

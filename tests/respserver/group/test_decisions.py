@@ -226,3 +226,19 @@ def test_a_handover_is_not_aborted_while_its_change_is_sent() -> None:
         assert member.calls[-1] == "follow A"
 
     asyncio.run(story())
+
+
+def test_a_member_publishes_its_settings() -> None:
+    async def story() -> None:
+        member, other = await leading("L", "A")
+        before = member.store.version
+        await member.step()
+        assert member.store.version == before
+        member.config.min_in_sync = 3
+        await member.step()
+        state = await other.read()
+        assert state is not None
+        assert (state.members["L"], state.least, state.in_sync) == (record("L", least=3), 3, ("A", "L"))
+        assert state.events[-1].what == "L has replica-acks insync, min-in-sync 3"
+
+    asyncio.run(story())

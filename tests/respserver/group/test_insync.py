@@ -7,15 +7,17 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from respserver.group import document
+from respserver.group.document import ServerGroupState
 from respserver.server import RespServer
-from tests.respserver.group.fakes import Server, group
+from tests.respserver.group.fakes import Server, group, record
 
 
 def leader(min_in_sync: int = 2, in_sync: tuple[str, ...] = ("L", "A")) -> Server:
     """Return the leader L of the group L, A, X at version 7 of the state, with a log of 1000 bytes."""
     server = Server("L", min_in_sync)
     server.written(1000)
-    server.in_sync.begin(group("L", "A", "X", in_sync=in_sync), "L", 7)
+    server.in_sync.begin(group("L", "A", "X", in_sync=in_sync, least=min_in_sync), "L", 7)
     return server
 
 
@@ -131,3 +133,35 @@ def test_min_in_sync_takes_effect_at_once() -> None:
     server.config.min_in_sync = 3
     RespServer.configure(whole)  # called by CONFIG SET
     assert server.replicas.too_few_in_sync
+
+
+def with_other(least: int, in_sync: tuple[str, ...] = ("L", "A")) -> ServerGroupState:
+    """Return the group of ``leader()`` after a change of the settings of X."""
+    return document.join(group("L", "A", "X", in_sync=in_sync), "X", record("X", least=least), 9)
+
+
+def test_the_strictest_setting_of_all_members_counts() -> None:
+    server = leader()
+    server.in_sync.adopt(with_other(3), "L", 8)
+    assert server.in_sync.least == 3
+    assert server.replicas.too_few_in_sync
+    server.in_sync.adopt(with_other(1), "L", 9)
+    assert server.in_sync.least == 2
+    assert not server.replicas.too_few_in_sync
+
+
+def test_replies_wait_if_any_member_requires_it() -> None:
+    server = leader()
+    server.config.replica_acks = 0
+    state = group("L", "A", "X", in_sync=("L", "A"), least=0)
+    server.in_sync.begin(state, "L", 7)
+    assert (server.in_sync.least, server.in_sync.each(), server.syncs) == (0, False, False)
+    assert server.in_sync.confirmed() == 1000
+    asked = server.asked
+    server.in_sync.adopt(with_other(1), "L", 8)
+    assert (server.in_sync.each(), server.syncs) == (True, True)
+    assert server.asked > asked  # the replicas are notified that they acknowledge each tick
+    server.written(2000)
+    assert server.in_sync.confirmed() == 0
+    server.in_sync.heard(server.feed("A", 2000))
+    assert server.in_sync.confirmed() == 2000
