@@ -33,9 +33,12 @@ class Pauses(ServerPart):
         self._freeze()
         self._retry()
 
-    def hold_writes(self, hold: bool) -> None:
-        """Delay commands that write, or end the delay. Independent of CLIENT PAUSE and UNPAUSE."""
-        self._gates.hold(hold)
+    def hold_writes(self, hold: bool, reads: bool = False) -> None:
+        """Delay commands that write, or end the delay. Independent of CLIENT PAUSE and UNPAUSE.
+
+        ``reads``: also delay commands that show data.
+        """
+        self._gates.hold(hold, reads)
         self._freeze()
         if not hold:
             self._retry()

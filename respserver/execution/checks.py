@@ -115,5 +115,9 @@ class Checks:
         if gates.pause_until > self._ctx.now and not gates.pause_writes_only:
             return True
         if "runs_queue" in command.traits:
+            if gates.held_reads and self.queue_shows_data(session):
+                return True
             return any(lookup(queued).changes(queued) for queued in session.queued)
+        if gates.held_reads and command.shows_data:
+            return True
         return "reaches_replicas" in command.traits or command.changes(argv)

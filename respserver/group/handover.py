@@ -1,7 +1,8 @@
 """A planned failover: the leader hands over to a member of the in-sync set.
 
 Rule 1: writes wait until the other member has the whole log on disk.
-Rule 2: a leader that hands over stops releasing replies before it makes the other member the leader.
+Rule 2: a leader that hands over stops releasing replies before it makes the other member the leader. Reads wait until
+the outcome is known: the reply to a read that ran could not be sent, because the new leader may have newer data then.
 Rule 3: a leader whose store is damaged hands over if another member of the set has an undamaged store. It leaves the
 set with that.
 """
@@ -87,6 +88,7 @@ class Handover(MemberPart):
     async def step(self) -> None:
         """Make the target the leader once it has the whole log."""
         data, target = self._data, self._standing.target
+        self._pauses.hold_writes(True)  # reads continue if an earlier attempt had no effect
         feed = self.in_sync.feed(target)
         if self._loop.time() > self._give_up_at:
             self.abort("TIMEOUT has expired")
@@ -99,6 +101,7 @@ class Handover(MemberPart):
             feed.alive(wanted=True)
             return
         self.in_sync.silence()
+        self._pauses.hold_writes(True, reads=True)
 
         def decide(state: ServerGroupState) -> ServerGroupState | None:
             if state.epoch == self._standing.led + 1 and state.leader == target:

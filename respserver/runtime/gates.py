@@ -11,8 +11,8 @@ class Gates:
     """The gates of one server. Initially, all are open."""
 
     __slots__ = (
-        "closed", "held", "loading", "monitored", "out_of_memory", "pause_until", "pause_writes_only", "reads_pass",
-        "readonly", "redirects", "stale", "too_few", "unwritable",
+        "closed", "held", "held_reads", "loading", "monitored", "out_of_memory", "pause_until", "pause_writes_only",
+        "reads_pass", "readonly", "redirects", "stale", "too_few", "unwritable",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -26,6 +26,7 @@ class Gates:
         self.loading = False  # the data is being replaced
         self.too_few = False  # fewer good replicas than min-replicas-to-write
         self.held = False  # commands that write wait for a FAILOVER, or for replicas before shutdown
+        self.held_reads = False  # commands that show data wait, too, while another member may become the leader
         self.pause_until = 0  # ms since epoch: the end of a CLIENT PAUSE; 0: none
         self.pause_writes_only = False
         self.monitored = False  # a client has sent MONITOR
@@ -51,8 +52,8 @@ class Gates:
         self.too_few = too_few
         self._update()
 
-    def hold(self, hold: bool) -> None:
-        self.held = hold
+    def hold(self, hold: bool, reads: bool = False) -> None:
+        self.held, self.held_reads = hold, hold and reads
         self._update()
 
     def pause(self, until_ms: int, writes_only: bool) -> None:

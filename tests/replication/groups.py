@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
 import threading
 import time
 from typing import Any
@@ -34,6 +35,15 @@ class Group:
         if start:
             node.start()
         return node
+
+    def replace(self, node: Node, program: str) -> Node:
+        """Stop a member, and start it with another program in Python."""
+        node.kill()
+        made = Node(node.directory, node.config, [sys.executable, "-c", program])
+        self.servers.nodes.append(made)
+        self.nodes[self.nodes.index(node)] = made
+        made.start()
+        return made
 
     def name(self, node: Node) -> str:
         return str(node.config["group-member"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 
@@ -74,11 +73,7 @@ def pair(servers: Cluster) -> tuple[Node, Node]:
     """A leader, and a follower of a later version, whose clock is ahead."""
     group = Group(servers, 1, min_in_sync=1)
     group.wait()
-    made = group.add(start=False)
-    later = Node(made.directory, made.config, [sys.executable, "-c", LATER])
-    servers.nodes.append(later)
-    group.nodes[-1] = later
-    later.start()
+    later = group.replace(group.add(start=False), LATER)
     return group.wait(), later
 
 

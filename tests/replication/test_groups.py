@@ -14,6 +14,9 @@ from pathlib import Path
 import pytest
 import redis
 
+from replication import formats
+from replication.handshake import VERSION
+from replication.members import GroupAnnouncement
 from tests.coordinator.etcds import Etcds
 from tests.replication.cluster import Cluster, cluster, wait_until
 from tests.replication.groups import Group, Writer, status
@@ -211,6 +214,61 @@ def test_planned_failover(group: Group) -> None:
     writer.check(last)
     assert not writer.unknown  # nobody was disconnected with a command that had run
     assert status(last)["events"][-1]["why"].endswith("handed over")
+
+
+def test_a_member_that_connects_again_loses_its_older_connections(group: Group) -> None:
+    leader = group.wait()
+    who = GroupAnnouncement(status(leader)["group_id"], "m9", "f" * 40)
+    with Raw(leader.port) as first, Raw(leader.port) as second, Raw(leader.port) as other, Raw(leader.port) as last:
+        for port, (raw, name) in enumerate([(first, "m9"), (second, "m9"), (other, "m8"), (last, "m9")], 1):
+            announced = who._replace(name=name).capability()
+            reads = b"format-%d" % formats.FORMAT
+            assert raw("REPLCONF", "listening-port", port, "tidelog", VERSION, "capa", reads, "capa", announced)
+            raw.send("PSYNC", "?", -1)
+            assert raw.sock.recv(1) == b"+"
+        for older in (first, second):
+            with contextlib.suppress(ConnectionError):
+                while older.sock.recv(1 << 16):  # until the leader closes it
+                    pass
+        assert leader.logged("this member has connected again")
+        ports = {fact["port"] for fact in leader.info().values() if isinstance(fact, dict) and "port" in fact}
+        assert ports & {1, 2, 3, 4} == {3, 4}
+
+
+# A server whose coordinator makes it the follower, and takes a second to reply.
+SLOW_HANDOVER = """
+import asyncio, sys
+from coordinator.directory import DirectoryCoordinator as Slow
+swap = Slow.swap
+async def late(self, key, value, *rest):
+    version = await swap(self, key, value, *rest)
+    if value is not None and b"m1 handed over" in value:
+        await asyncio.sleep(1)
+    return version
+Slow.swap = late
+from _tidelog_server import main
+sys.exit(main())
+"""
+
+
+def test_commands_wait_while_the_leader_changes(servers: Cluster) -> None:
+    group = Group(servers, 1, min_in_sync=1, group_lease=5000)
+    leader = group.replace(group.nodes[0], SLOW_HANDOVER)
+    group.wait()
+    other = group.add()
+    assert group.wait() is leader
+    leader("SET", "k", "v")
+    with Raw(leader.port) as reader, Raw(leader.port) as writer:
+        leader("TMEMBER", "FAILOVER")
+        wait_until(lambda: "confirmed" not in status(leader), "it is silent")
+        reader.send("GET", "k")
+        writer.send("SET", "k", "w")
+        assert reader.nothing_yet()
+        with pytest.raises(redis.ResponseError, match="can't be aborted any more"):
+            leader("FAILOVER", "ABORT")
+        assert reader.read() == b"v"
+        assert "READONLY" in str(writer.read())
+    wait_until(lambda: group.leader() is other, "the other one leads")
 
 
 def test_a_stopping_leader_hands_over(group: Group) -> None:

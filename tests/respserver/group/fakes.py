@@ -134,13 +134,16 @@ class Member(Server):
         )
         self.store: Any = GroupStore(self.coordinator, "g")
         self.parts.loop = asyncio.get_running_loop()
-        pauses = SimpleNamespace(hold_writes=lambda hold: self.paused.append(f"writes {hold}"))
+        pauses = SimpleNamespace(hold_writes=self.hold_writes)
         fakes: Any = (self, self.replicas, self.link, pauses, lambda: None)
         member = MemberParts(self.identity, record(name).address, self.store, self.presence, self.in_sync, *fakes)
         self.standing = MemberStanding(self.parts, member)
         self.standing.phase = "waiting"
         self.handover = Handover(self.parts, member, self.standing)
         self.decisions = GroupDecisions(self.parts, member, self.standing, self.handover)
+
+    def hold_writes(self, hold: bool, reads: bool = False) -> None:
+        self.paused.append("all" if reads else f"writes {hold}")
 
     # -- GroupRoles ------------------------------------------------------------------------------------------
     def become_replica(self, host: str, port: int, force: bool = False) -> None:

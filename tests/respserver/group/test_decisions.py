@@ -213,6 +213,7 @@ def test_a_handover_is_not_aborted_while_its_change_is_sent() -> None:
 
         async def late(*args: Any) -> int | None:
             if not refused:  # later, the key is given up
+                assert member.paused[-1] == "all"  # a reply to a read could not be released later
                 with pytest.raises(CommandError, match="can't be aborted any more"):
                     member.handover.abort("FAILOVER ABORT")
                 refused.append(True)
@@ -222,6 +223,7 @@ def test_a_handover_is_not_aborted_while_its_change_is_sent() -> None:
         member.coordinator.swap = late  # type: ignore[method-assign, assignment]
         await member.step()
         assert refused
+        assert member.paused[-1] == "writes False"
         assert member.store.state.leader == "A"
         assert member.calls[-1] == "follow A"
 
