@@ -38,7 +38,7 @@ def prepare(directory: Path) -> None:
         if not directory.parent.is_dir():
             raise CoordinatorConfigError(f"{directory}: the directory {directory.parent} does not exist: create it")
         directory.mkdir(mode=0o700, exist_ok=True)
-        kind = _file_system(directory)
+        kind = file_system(directory)
         if kind in _NETWORK:
             raise CoordinatorConfigError(
                 f"{directory} is on a network file system ({kind}), whose machines share no clock: "
@@ -115,7 +115,7 @@ def remove_leases_of_other_boots(leases: Path, boot: str) -> None:
             shutil.rmtree(leases / name, ignore_errors=True)
 
 
-def _file_system(directory: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
+def file_system(directory: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
     """Return the type of the file system that has a directory; empty if the system does not tell."""
     device = os.stat(directory).st_dev
     wanted = f"{os.major(device)}:{os.minor(device)}"

@@ -100,7 +100,7 @@ try:
     _c_write = _frame.write
 except ImportError:  # installed without a C compiler, or run from a checkout
     pass
-_write_frame: Final[Callable[[int, int, int, int, int, bytes], int] | None] = _c_write
+write_small: Final[Callable[[int, int, int, int, int, bytes], int] | None] = _c_write
 
 Frame = tuple[int, bytes, int, int]  # log offset, records, position after the frame, checksum of the records: checked()
 Head = tuple[int, int, int, int, bool]  # log offset, synced up to, length, checksum of the records, whether it is XXH3
@@ -264,8 +264,8 @@ class Wal:
 
     def _write_small(self, at: int, offset: int, synced: int, batch: bytes) -> int:
         """Write a frame of at most SMALL bytes as one buffer, which is faster than several."""
-        if _write_frame is not None:
-            return _write_frame(self.fd, BLOCK + at, self._salt, offset, synced, batch)
+        if write_small is not None:
+            return write_small(self.fd, BLOCK + at, self._salt, offset, synced, batch)
         crc = _crc32(batch)
         rest = _pack_signed(offset, synced, len(batch), crc)
         frame = _pack_head(FRAME_MAGIC, _crc32(rest, self._salt), rest) + batch

@@ -113,11 +113,11 @@ def run(config: Config) -> int:
     except OSError as exc:
         return _fail(logger, f"dir: can't use the data directory {config.dir}: {exc.strerror}")
     fit_maxclients(config, logger)
-    _watch_config(config, logger)
+    watch_config(config, logger)
     _exit_while_starting(logger)
     gc.set_threshold(*GENERATIONS)
     try:
-        loop = _new_loop(logger)
+        loop = new_loop(logger)
         take_over_logging(logger)
         try:
             return loop.run_until_complete(_serve(config, logger))
@@ -133,7 +133,7 @@ async def _serve(config: Config, logger: Logger) -> int:
     from resp.errors import CommandError, CorruptError
     from respserver.server import RespServer
 
-    _warn_if_uncompiled(logger)
+    warn_if_uncompiled(logger)
     logger.notice("Server initialized")
     try:
         server = RespServer(config, logger)
@@ -171,7 +171,7 @@ async def _serve(config: Config, logger: Logger) -> int:
     return 0
 
 
-def _warn_if_uncompiled(logger: Logger) -> None:
+def warn_if_uncompiled(logger: Logger) -> None:
     """Log a warning if the C extension that encodes nodes was not compiled."""
     from storage.nodes import coder
 
@@ -209,7 +209,7 @@ def _clients_granted(wanted: int) -> int:
     return max(1, granted - SPARE_FILES)
 
 
-def _watch_config(config: Config, logger: Logger) -> None:
+def watch_config(config: Config, logger: Logger) -> None:
     """Apply CONFIG SET of the directives of the process; RespServer applies the others."""
 
     def loglevel() -> None:
@@ -229,7 +229,7 @@ def _watch_config(config: Config, logger: Logger) -> None:
 # -- the loop and its signals ------------------------------------------------------------------------------------
 
 
-def _new_loop(logger: Logger) -> AbstractEventLoop:
+def new_loop(logger: Logger) -> AbstractEventLoop:
     try:
         import uvloop
     except ImportError:

@@ -124,6 +124,17 @@ class Server:
             self._process.wait()
             self._gone()
 
+    def wait(self, timeout: float = SETTLE) -> int:
+        """Wait until the server ends by itself, and return its exit status. Raises ServerError after ``timeout`` s."""
+        if self._process is None:
+            raise self._error("the server is not running")
+        try:
+            status = self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise self._error(f"the server did not end within {timeout:g} s") from None
+        self._gone()
+        return status
+
     def restart(self) -> None:
         """Stop the server and start it again."""
         self.stop()

@@ -296,10 +296,10 @@ def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     mounts = tmp_path / "mountinfo"
     number = f"{os.major(device)}:{os.minor(device)}"
     mounts.write_text(f"21 1 0:99 / / rw - ext4 /dev/a rw\n36 35 {number} / /mnt rw master:1 - nfs4 host:/a rw\n")
-    find = filesystem._file_system
+    find = filesystem.file_system
     assert find(tmp_path, mounts) == "nfs4"
     assert find(tmp_path, tmp_path / "none") == ""
-    monkeypatch.setattr(filesystem, "_file_system", lambda directory: find(directory, mounts))
+    monkeypatch.setattr(filesystem, "file_system", lambda directory: find(directory, mounts))
     with pytest.raises(CoordinatorConfigError, match=r"network file system \(nfs4\).*use a local directory or etcd://"):
         connect(f"file://{tmp_path}/tide")
 

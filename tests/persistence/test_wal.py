@@ -48,7 +48,7 @@ def flip(path: Path, at: int, bit: int = 0) -> None:
 
 
 # -- small frames, which C writes where it was compiled ---------------------------------------------------------------
-needs_c = pytest.mark.skipif(walfile._write_frame is None, reason="persistence._frame is not built here")
+needs_c = pytest.mark.skipif(walfile.write_small is None, reason="persistence._frame is not built here")
 
 
 @needs_c
@@ -60,7 +60,7 @@ def test_c_writes_what_python_writes(path: Path, batch: bytes, offset: int, sync
     try:
         crc = wal.write(0, offset, synced, batch)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(walfile, "_write_frame", None)
+            patch.setattr(walfile, "write_small", None)
             assert wal.write(BLOCK, offset, synced, batch) == crc == crc32(batch)
         size = FRAME.size + len(batch)
         assert os.pread(wal.fd, size, BLOCK) == os.pread(wal.fd, size, 2 * BLOCK)
@@ -79,9 +79,9 @@ def test_a_small_frame_that_cannot_be_written_is_an_error(path: Path) -> None:
 def test_c_refuses_what_is_not_small(path: Path) -> None:
     wal = Wal(path)
     try:
-        assert walfile._write_frame is not None
+        assert walfile.write_small is not None
         with pytest.raises(ValueError, match="not small"):
-            walfile._write_frame(wal.fd, BLOCK, 0, 0, 0, bytes(walfile.SMALL + 1))
+            walfile.write_small(wal.fd, BLOCK, 0, 0, 0, bytes(walfile.SMALL + 1))
     finally:
         wal.close()
 

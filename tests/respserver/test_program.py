@@ -249,7 +249,7 @@ def test_config_set_of_loglevel_and_maxclients(monkeypatch: pytest.MonkeyPatch, 
     logger = Logger(str(tmp_path / "log"))
     config = Config()
     config.maxclients = 100
-    program._watch_config(config, logger)
+    program.watch_config(config, logger)
     config.set([(b"loglevel", b"warning"), (b"maxclients", b"200")])
     assert (logger.level, config.maxclients) == (3, 200)
     with pytest.raises(CommandError) as caught:
@@ -265,7 +265,7 @@ def test_config_set_of_loglevel_and_maxclients(monkeypatch: pytest.MonkeyPatch, 
 def test_without_a_c_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codes: bool) -> None:
     monkeypatch.setattr(coder, "CODES", codes)
     logger = Logger(str(tmp_path / "log"))
-    program._warn_if_uncompiled(logger)
+    program.warn_if_uncompiled(logger)
     said = Path(logger.path).read_text() if Path(logger.path).exists() else ""
     assert said.count("installed without a C compiler") == (not codes)
 
@@ -273,7 +273,7 @@ def test_without_a_c_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
 def test_without_uvloop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvloop", None)  # importing it fails
     logger = Logger(str(tmp_path / "log"))
-    program._new_loop(logger).close()
+    program.new_loop(logger).close()
     assert "# uvloop is not installed" in Path(logger.path).read_text()
 
 

@@ -70,9 +70,7 @@ def write_until_the_end(server: Server, write: str) -> list[str]:
 def test_a_server_without_memory_ends_and_keeps_what_it_answered(server: Server, write: str) -> None:
     leave(server, 24 * MB)
     answered = write_until_the_end(server, write)
-    assert server._process is not None
-    assert server._process.wait() == 1
-    server._gone()
+    assert server.wait() == 1
     said = [line for line in server.output if "Out of memory while" in line]
     assert len(said) == 1
     assert said[0] == server.output[-1]
@@ -166,9 +164,7 @@ def test_a_transaction_for_which_there_is_no_room_is_answered_or_the_end(
                 said = "gone"
             assert said == "gone" or isinstance(said, list | str), said
         if said == "gone":
-            assert server._process is not None
-            assert server._process.wait(30) == 1
-            server._gone()
+            assert server.wait() == 1
             assert any("Out of memory while" in line for line in server.output)
             server.start()
         with Raw(server.port) as c:

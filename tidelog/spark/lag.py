@@ -64,6 +64,11 @@ class Lag(StreamingQueryListener):
         counted = zip(ends, replies, strict=True)
         return {key: 0 if isinstance(reply, ReplyError) else reply for key, reply in counted}
 
+    def close(self) -> None:
+        """Close the connection, for a listener that was removed. ``count`` opens another one."""
+        with self._lock:
+            self._servers.close()
+
     # -- as Spark calls them ------------------------------------------------------------------------------------
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
         pass

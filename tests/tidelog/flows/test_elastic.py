@@ -42,12 +42,12 @@ class Cluster:
             ((action, about),) = lines.pop(0).items()
             document = None if action == "delete" else lines.pop(0)
             done.append((action, about, document))
-            items.append({action: self._do(action, about, document)})
+            items.append({action: self.perform(action, about, document)})
         self.requests.append(done)
         failed = any("error" in result for item in items for result in item.values())
         return web.json_response({"took": 1, "errors": failed, "items": items})
 
-    def _do(self, action: str, about: dict[str, Any], document: Any) -> dict[str, Any]:
+    def perform(self, action: str, about: dict[str, Any], document: Any) -> dict[str, Any]:
         self.made += 1
         key = (about["_index"], about.get("_id", f"made-{self.made}"))
         told: dict[str, Any] = {"_index": key[0], "_id": key[1]}
@@ -322,7 +322,7 @@ def test_a_conflict_of_an_update_is_tried_again() -> None:
     async def scenario() -> None:
         cluster = Cluster()
         left = {"a": 2, "b": 2, "c": 2}
-        real = cluster._do
+        real = cluster.perform
 
         def conflicting(action: str, about: dict[str, Any], document: Any) -> dict[str, Any]:
             told = real(action, about, document)
@@ -331,7 +331,7 @@ def test_a_conflict_of_an_update_is_tried_again() -> None:
                 return {**told, "status": 409, "error": {"type": "version_conflict_engine_exception", "reason": "r"}}
             return told
 
-        cluster._do = conflicting  # type: ignore[method-assign]
+        cluster.perform = conflicting  # type: ignore[method-assign]
         async with peer(cluster.answer) as url:
             flow = _flow(url, action="update", id_field="id", upsert=True, retry_on_conflict=5)
             source = feed(flow, remembers=True, on_error={"retry": {"first": "10ms"}})
@@ -367,7 +367,7 @@ def test_a_conflict_of_an_update_is_tried_again() -> None:
 def test_what_the_server_does_not_allow_is_no_fault_of_the_documents(kind: str, own: bool, outcome: str) -> None:
     async def scenario() -> None:
         cluster = Cluster()
-        cluster._do = lambda action, about, document: {  # type: ignore[method-assign]
+        cluster.perform = lambda action, about, document: {  # type: ignore[method-assign]
             "status": 403, "error": {"type": kind, "reason": "because"}
         }  # fmt: skip
         async with peer(cluster.answer) as url:

@@ -163,6 +163,6 @@ def test_lists_and_objects_of_the_expression_are_new_each_time() -> None:
 
 
 def test_a_kind_of_node_that_is_not_known_goes_to_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    makers = {name: make for name, make in jmescompiler._MAKERS.items() if name not in ("projection", "comparator")}
-    monkeypatch.setattr(jmescompiler, "_MAKERS", makers)
+    makers = {name: make for name, make in jmescompiler.MAKERS.items() if name not in ("projection", "comparator")}
+    monkeypatch.setattr(jmescompiler, "MAKERS", makers)
     assert expression("length(items[*].p) == `3` && items[0].n")(DOCUMENT) == "tea"

@@ -271,6 +271,6 @@ class TestStreaming:
         sizes = [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
         assert sizes == [40, 40, 20]
         behind = lag.count(query.recentProgress[0])
-        lag._servers.close()
+        lag.close()
         assert set(behind) == {f"orders:{at}" for at in range(4)}
         assert sum(behind.values()) == 60

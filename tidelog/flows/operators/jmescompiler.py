@@ -85,7 +85,7 @@ def is_true(value: Any) -> bool:
 
 
 def _compiled(node: Node) -> Run:
-    make = _MAKERS.get(node["type"])
+    make = MAKERS.get(node["type"])
     if make is None:
         return lambda value: _interpreter.visit(node, value)
     return make(node)
@@ -397,7 +397,7 @@ def _no_expref(node: Node) -> Run:  # noqa: ARG001 - all compilers have an argum
     raise ValueError("an &expression can only be an argument of a function")
 
 
-_MAKERS: Final[dict[str, Callable[[Node], Run]]] = {
+MAKERS: Final[dict[str, Callable[[Node], Run]]] = {
     "field": _field,
     "subexpression": _chain,
     "index_expression": _chain,
