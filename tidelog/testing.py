@@ -21,6 +21,7 @@ Without that line there are no fixtures: the package does not register itself wi
 
 from __future__ import annotations
 
+import random
 import shutil
 import signal
 import socket
@@ -28,7 +29,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -37,6 +38,7 @@ from tidelog.serverprogram import server_command, server_environment
 
 READY = "Ready to accept connections"
 SETTLE = 30.0  # seconds that a start or a regular stop may take
+_RANDOM = random.SystemRandom()  # processes of one test run choose different ports
 
 
 class ServerError(Exception):
@@ -157,11 +159,18 @@ class Server:
 
 
 def free_port() -> int:
-    """Return a local TCP port that is currently unused."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a local TCP port that is currently unused.
+
+    Systems do not take ports of this range for sockets without a given port. No such socket takes the port while the
+    server on it restarts.
+    """
+    while True:
+        port = _RANDOM.randrange(20_000, 32_000)  # Linux begins at 32768, macOS and Windows at 49152
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                return port
 
 
 def _start_somewhere(server: Server) -> None:
