@@ -227,7 +227,7 @@ def simulated(loop: SimLoop, disk_of: Callable[[Process], Disk | None]) -> Itera
             (persistence.history, "boot_id", boot_id),
             (persistence.history, "secrets", secrets),
             (persistence.directory, "secrets", secrets),
-            (persistence.wal, "_write_frame", None),
+            (persistence.wal, "write_small", None),
             (replication.follower, "random", loop.random),
             (respserver.server, "AVAILABLE", False),
             (respserver.server, "time", time),
