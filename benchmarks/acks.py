@@ -64,9 +64,17 @@ def sustained(leader: Peer, replicas: list[Peer], key: str, count: int, pipeline
     return count / (count / rate + time.perf_counter() - began)
 
 
-def withhold(leader: Peer, acks: int | str) -> None:
+def withhold(leader: Peer, others: list[Peer], acks: int | str) -> None:
+    """Set replica-acks. ``others``: the other members of the group, whose settings count, too."""
+    for member in (*others, leader):
+        with member.client() as client:
+            client.execute_command("CONFIG", "SET", "replica-acks", acks)
     with leader.client() as client:
-        client.execute_command("CONFIG", "SET", "replica-acks", acks)
+        end = time.perf_counter() + PATIENCE
+        while others and bool(client.info("replication")["group_min_in_sync"]) != bool(acks):
+            if time.perf_counter() > end:
+                raise click.ClickException("the setting of the members has no effect")
+            time.sleep(0.01)
         client.execute_command("SET", "marker", "1")  # once it is answered, the replicas know the setting
 
 
@@ -110,7 +118,7 @@ def measure(rounds: int, requests: int, samples: int, grouped: bool) -> Rows:
             rates: dict[int, list[float]] = {pipeline: [] for pipeline in PIPELINES}
             p50 = []
             for acks in (0, waits):
-                withhold(leader, acks)
+                withhold(leader, replicas if grouped else [], acks)
                 for pipeline in PIPELINES:
                     rates[pipeline].append(sustained(leader, replicas, f"s{number}", requests * pipeline, pipeline))
                 p50.append(median(latencies(leader, samples)))
