@@ -133,7 +133,7 @@ def hands_over_too_early() -> list[Patch]:
         finally:
             member._ticks.withheld_since = since
 
-    return [(Handover, "step", handed), (Pauses, "hold_writes", lambda pauses, hold: None)]
+    return [(Handover, "step", handed), (Pauses, "hold_writes", lambda pauses, hold, reads=False: None)]
 
 
 # -- rejoining -------------------------------------------------------------------------------------------------------

@@ -151,11 +151,11 @@ def min_in_sync_is_ignored() -> list[Patch]:
     recount = InSync.recount
 
     def recounted(insync: Any) -> None:
-        least, insync._config.min_in_sync = insync._config.min_in_sync, 1
+        least, insync.least = insync.least, 1
         try:
             recount(insync)
         finally:
-            insync._config.min_in_sync = least
+            insync.least = least
 
     return [(InSync, "recount", recounted)]
 
