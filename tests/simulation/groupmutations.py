@@ -171,7 +171,7 @@ GROUP_MUTATIONS: dict[str, GroupMutation] = {
     ),
     "hands over too early": GroupMutation(
         rejoin.hands_over_too_early,
-        _case(0, "failover", **_WRITERS),
+        _case(7, "failover", **_WRITERS),
         report="which lacks a part of its log",
         quick=True,
     ),
