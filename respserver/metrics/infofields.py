@@ -156,6 +156,7 @@ FIELDS: Final[dict[str, InfoField]] = {
     "group_leader": InfoField("server_group_has_leader", (), lambda value: float(value != "")),
     "group_in_sync": InfoField("server_group_in_sync_members"),
     "group_members": InfoField("server_group_members"),
+    "group_min_in_sync": InfoField("server_group_min_in_sync"),
     "group_lease_left_ms": InfoField("server_group_lease_left_seconds", (), _times(0.001)),
     "used_cpu_sys": InfoField("cpu_seconds", ("system", "server")),
     "used_cpu_user": InfoField("cpu_seconds", ("user", "server")),

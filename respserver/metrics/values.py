@@ -99,7 +99,6 @@ def commands(
 def member(status: dict[str, Any], samples: Samples) -> None:
     """Add the values of a member of a server group. ``status``: that of TMEMBER STATUS."""
     samples["server_group_info"].append(((status["group"], status["member"], status["phase"]), 1))
-    samples["server_group_min_in_sync"].append(((), status["min_in_sync"]))
     samples["server_group_longest_stall_seconds"].append(((), status["longest_stall_ms"] / 1000))
     samples["server_group_warnings"].append(((), len(status["warnings"])))
     for one in status.get("members", ()):
