@@ -205,7 +205,7 @@ _SERVER_GROUP = (
     _gauge("server_group_has_leader", "1 if this member knows the leader of the server group."),
     _gauge("server_group_members", "Members of the server group."),
     _gauge("server_group_in_sync_members", "Members of the in-sync set."),
-    _gauge("server_group_min_in_sync", "Members that must be in sync for writes; 0: replies do not wait (replica-acks 0)."),
+    _gauge("server_group_min_in_sync", "Members in sync that writes need; 0: replica-acks is 0."),
     _gauge("server_group_lease_left_seconds", "Remaining time of this member's lease."),
     _gauge("server_group_member_in_sync", "1 if the member is in the in-sync set.", "member"),
     _gauge("server_group_member_lag_bytes", "On the leader: records that the member does not have on disk.", "member"),
