@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from persistence.directory import MARKER
+from persistence.directory import MARKER, sync
 from tests.coordinator.etcds import Etcds
 from tests.replication.cluster import new_port
 from tests.storm.lossy import LossyDirectory
@@ -106,6 +106,7 @@ class Member:
             self.replaced += 1
             await asyncio.to_thread(shutil.rmtree, self.directory)
             self.directory.mkdir()
+            sync(self.directory.parent)  # the damaged data must not be back after a power failure
         await self.start()
 
     def _last_line(self) -> bytes:
