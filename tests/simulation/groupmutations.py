@@ -116,6 +116,7 @@ GROUP_MUTATIONS: dict[str, GroupMutation] = {
         replies.joins_before_it_has_everything,
         _case(13, "isolate", "kill", "slow", **_WRITERS),
         report="lacks the entry",
+        quick=True,
     ),
     "copy in the set": GroupMutation(
         replies.copy_in_the_set,
@@ -131,13 +132,16 @@ GROUP_MUTATIONS: dict[str, GroupMutation] = {
         quick=True,
     ),
     "renewed while stuck": GroupMutation(
-        replies.renewed_while_stuck, _case(5, "stuck", **_PLAIN), report="still leads, though its event loop is stuck"
+        replies.renewed_while_stuck,
+        _case(5, "stuck", **_PLAIN),
+        report="still leads, though its event loop is stuck",
+        quick=True,
     ),
     "lease without margin": GroupMutation(
-        replies.lease_without_margin, _case(0, "cut_off", drift=0.02, **_PLAIN), report="has ended, and"
+        replies.lease_without_margin, _case(0, "cut_off", drift=0.02, **_PLAIN), report="has ended, and", quick=True
     ),
     "lost lease is not described": GroupMutation(
-        replies.lost_lease_is_not_described, _case(9, "cut_off", **_ROLES), report="Bug while running ROLE"
+        replies.lost_lease_is_not_described, _case(9, "cut_off", **_ROLES), report="Bug while running ROLE", quick=True
     ),
     # elections and handovers
     "outsider is elected": GroupMutation(
@@ -168,6 +172,7 @@ GROUP_MUTATIONS: dict[str, GroupMutation] = {
         rejoin.shortest_log_wins,
         _case(78, "partition", "kill", "one_way", at_once=3, **_WRITERS),
         report="takes the lead with a log of",
+        quick=True,
     ),
     "hands over too early": GroupMutation(
         rejoin.hands_over_too_early,
@@ -191,6 +196,7 @@ GROUP_MUTATIONS: dict[str, GroupMutation] = {
         rejoin.unequal_nodes_are_reused,
         _case(15, "diverge", "checkpoint", "checkpoint", node_entries=4, backlog=1, at_once=3, **_WRITERS),
         report="contents differ",
+        quick=True,
     ),
     "rewinds too far": GroupMutation(
         rejoin.rewinds_too_far,
