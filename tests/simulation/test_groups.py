@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,21 @@ def test_every_broken_rule_is_detected() -> None:
     """Without TIDELOG_LONG, only one of those that are not quick."""
     for name in [name for name in GROUP_MUTATIONS if name not in QUICK][: None if MINUTES else 1]:
         detected(name)
+
+
+@pytest.mark.long
+def test_many_seeds() -> None:
+    end, seed, failed = time.monotonic() + MINUTES * 60, int(time.time()) * 1000 if MINUTES else 0, []
+    while True:
+        try:
+            run(case(seed))
+        except SimulationError as error:
+            print(error)
+            failed.append(seed)
+        seed += 1
+        if time.monotonic() >= end:
+            break
+    assert not failed
 
 
 def test_the_guide_lists_all_broken_rules() -> None:
