@@ -148,7 +148,7 @@ class ReplicaFeed(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self._over = False
         self.repairs = repairs
-        self.damaged = False  # its store is damaged, as it has told
+        self.damaged = False  # the replica has reported that its store is damaged
         self._asked = False  # a node was requested, and the answer has not arrived
         self._told = b""  # the last list of members that was sent
         self._confirmed = 0  # the last confirmed offset that was sent

@@ -114,7 +114,7 @@ class LeaderFollower:
         self.sync_total = 0  # bytes of the copy in progress (estimated); 0: none
         self.sync_read = 0
         self.sync_reused = 0  # bytes of the current or last copy that were taken from this server's own store
-        self._damaged = False  # as it was told to the leader on this link
+        self._damaged = False  # the last value that was reported to the leader on this link
         self._whole = False  # the next copy must be transferred as a whole (Rule 5)
         self._incoming: Incoming | None = None  # the copy in progress
         self._over = False

@@ -119,7 +119,7 @@ class Writer(threading.Thread):
     def __init__(self, members: list[Member], timeline: Timeline, clock: Callable[[], float]) -> None:
         super().__init__(daemon=True)
         self.acknowledged: list[tuple[StreamId, int]] = []
-        self.errors: Counter[str] = Counter()  # appends that were not acknowledged, by what the client was told
+        self.errors: Counter[str] = Counter()  # appends that were not acknowledged, by error
         self._access = Access(tuple(each.url for each in members), connect_ms=ANSWER_MS, read_ms=ANSWER_MS)
         self._timeline = timeline
         self._clock = clock
@@ -299,13 +299,13 @@ def play(lease: float, calm: float, picture: Path) -> None:
             say(line)
         say(group.timeline.legend())
         group.timeline.save(picture, f"A group whose leader fails three times (lease: {lease:g} s)")
-        title("4. Is anything lost, doubled, or out of order?")
+        title("4. Is any entry lost, duplicated, or out of order?")
         leader = group.leader
         assert leader is not None
         with Client(leader.url) as client:
             result = reckon(client, group.writer, group.acknowledged)
         compare(group.members)
-        title("5. In short")
+        title("5. Summary")
         say(result)
         for each in group.timeline.faults:
             say(f"{each.what}: the writer's longest pause was {each.pause:.2f} s")
@@ -335,7 +335,7 @@ def fail(group: Group, fault: str, what: str, remedy: str, calm: float) -> None:
     group.timeline.faults.append(Fault(what, begins, begins_pause, pause))
     say(f"{group.now():5.1f} s   {new.name} leads, and all are in sync; the writer's longest pause was {pause:.2f} s")
     told = f"{len(loyal.acknowledged)} of {loyal.attempts} writes"
-    promise(not early, f"{old.name} acknowledged {told} of a client that talks to it alone")
+    promise(not early, f"{old.name} acknowledged {told} of a client that is connected only to it")
 
 
 def longest_pause(writes: list[float], begins: float, ends: float) -> tuple[float, float]:
@@ -346,7 +346,7 @@ def longest_pause(writes: list[float], begins: float, ends: float) -> tuple[floa
 
 
 def reckon(client: Client, writer: Writer, others: list[tuple[StreamId, int]]) -> str:
-    """Compare the log with what the clients were told, and return the result in a sentence.
+    """Compare the log with the replies that the clients received, and return the result in a sentence.
 
     ``others``: what was acknowledged to others than the writer.
     """
@@ -354,7 +354,7 @@ def reckon(client: Client, writer: Writer, others: list[tuple[StreamId, int]]) -
     entries = [(entry.id, int(entry.text().get("n", 0))) for page in client.pages(STREAM) for entry in page]
     there = dict(entries)
     lost = [number for found, number in acknowledged if there.get(found) != number]
-    promise(not lost, f"each acknowledged entry is in the log, under the ID that the client was told: {len(lost)} lost")
+    promise(not lost, f"each acknowledged entry is in the log, with the ID that the client received: {len(lost)} lost")
     times = Counter(number for _, number in entries)
     promise(max(times.values()) == 1, "each entry is there exactly once")
     sent = [found for found, _ in writer.acknowledged]

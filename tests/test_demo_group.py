@@ -79,7 +79,7 @@ def test_a_lost_doubled_or_misplaced_entry_is_a_broken_promise(
             with pytest.raises(SystemExit):
                 reckoned(client, *lost)
             assert (
-                "✗ NOT TRUE: each acknowledged entry is in the log, under the ID that the client was told: 1 lost"
+                "✗ NOT TRUE: each acknowledged entry is in the log, with the ID that the client received: 1 lost"
                 in (capsys.readouterr().out)
             )
         with pytest.raises(SystemExit):

@@ -37,10 +37,16 @@ def slow(servers: Cluster, tmp_path: Path) -> Node:
     return servers.node(command=[sys.executable, "-P", "-c", SLOW, str(tmp_path)], appendfsync="always")
 
 
-def test_the_replica_has_a_batch_while_its_leader_syncs_it(slow: Node, servers: Cluster, tmp_path: Path) -> None:
+def following(slow: Node, servers: Cluster) -> Node:
+    """A replica in sync, which the leader's replies wait for."""
     replica = servers.node(of=slow.port)
     wait_until(lambda: in_sync(slow, replica), "a first sync")
     slow("CONFIG", "SET", "replica-acks", 1)
+    return replica
+
+
+def test_the_replica_has_a_batch_while_its_leader_syncs_it(slow: Node, servers: Cluster, tmp_path: Path) -> None:
+    replica = following(slow, servers)
     before = replica.offset
     with Raw(slow.port) as writer:
         (tmp_path / "syncs").unlink(missing_ok=True)
@@ -55,9 +61,7 @@ def test_the_replica_has_a_batch_while_its_leader_syncs_it(slow: Node, servers: 
 
 
 def test_a_batch_whose_sync_fails_is_sent_once(slow: Node, servers: Cluster, tmp_path: Path) -> None:
-    replica = servers.node(of=slow.port)
-    wait_until(lambda: in_sync(slow, replica), "a first sync")
-    slow("CONFIG", "SET", "replica-acks", 1)
+    replica = following(slow, servers)
     before, syncs = replica.offset, slow.syncs
     with Raw(slow.port) as writer:
         (tmp_path / "fail").touch()
@@ -73,9 +77,7 @@ def test_a_batch_whose_sync_fails_is_sent_once(slow: Node, servers: Cluster, tmp
 
 
 def test_a_read_that_sees_a_batch_whose_sync_fails_waits(slow: Node, servers: Cluster, tmp_path: Path) -> None:
-    replica = servers.node(of=slow.port)
-    wait_until(lambda: in_sync(slow, replica), "a first sync")
-    slow("CONFIG", "SET", "replica-acks", 1)
+    following(slow, servers)
     slow("SET", "k", "old")
     with Raw(slow.port) as writer, Raw(slow.port) as reader, Raw(slow.port) as idle:
         (tmp_path / "fail").touch()

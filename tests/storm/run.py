@@ -294,7 +294,7 @@ class Storm:
         await self._until(made, "a leader that accepts writes")
 
     async def _check(self, leader: Member, record: Record, works: list[Work]) -> None:
-        """Check everything that clients were told. The group is at rest."""
+        """Check all replies that clients received. The group is at rest."""
         connection = await Connection.to(leader.port, PATIENT)
         try:
             for work in works:

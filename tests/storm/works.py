@@ -16,7 +16,7 @@ STREAMS = ("a0", "a1", "a2")
 
 
 class Record(Ledger):
-    """The ledger of a round. ``ids``: the IDs that clients were told; ``replaced``: how often data was replaced."""
+    """The ledger of a round. ``ids``: the IDs that clients received; ``replaced``: how often data was replaced."""
 
     def __init__(self, prefix: str, replaced: Callable[[str], int]) -> None:
         super().__init__(lossless=True)
@@ -33,7 +33,7 @@ class Record(Ledger):
         return [self.key(name) for name in (*STREAMS, "x", "g", "h")]
 
     def check_ids(self, key: str, rows: Sequence[Sequence[bytes]]) -> None:
-        """Check that each entry has the ID that its writer was told."""
+        """Check that each entry has the ID that its writer received."""
         for row in rows:
             told = self.ids.get((key, row[2]))
             assert told in (None, number(row[0])), f"{key}: {row[2]!r} has the ID {row[0]!r}, and not {told}"
