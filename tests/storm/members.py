@@ -217,7 +217,7 @@ class EtcdCoordinator:
             network.silence(server, member, cut)
 
     def signal(self, server: str, number: signal.Signals) -> None:
-        os.kill(self.etcds.processes[self.servers.index(server)].pid, number)
+        self.etcds.processes[self.servers.index(server)].send_signal(number)  # not after it was killed
 
     def kill(self, server: str) -> None:
         self.etcds.kill(self.servers.index(server))

@@ -33,7 +33,7 @@ class Preloaded:
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process
         self._reader: asyncio.Task[None]
-        self._started: list[asyncio.Future[int]] = []
+        self._started: list[asyncio.Future[tuple[int, asyncio.Future[int]]]] = []
         self._ended: dict[int, asyncio.Future[int]] = {}  # by process, while it runs
 
     async def open(self) -> None:
@@ -45,22 +45,21 @@ class Preloaded:
 
     async def start(self, argv: list[str], log: Path, boot: Path | None) -> tuple[int, asyncio.Future[int]]:
         """Start a server; return its process, and the status with which it will end."""
-        started: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        started: asyncio.Future[tuple[int, asyncio.Future[int]]] = asyncio.get_running_loop().create_future()
         self._started.append(started)
         assert self._process.stdin is not None
         self._process.stdin.write(
             json.dumps([len(self._started) - 1, str(log), str(boot or ""), argv]).encode() + b"\n"
         )
-        pid = await started
-        return pid, self._ended[pid]
+        return await started
 
     async def _read(self) -> None:
         assert self._process.stdout is not None
         while line := await self._process.stdout.readline():
             what, key, value = json.loads(line)
             if what == "started":
-                self._ended[value] = asyncio.get_running_loop().create_future()
-                self._started[key].set_result(value)
+                ended = self._ended[value] = asyncio.get_running_loop().create_future()
+                self._started[key].set_result((value, ended))  # the next line can be that it has ended
             else:
                 self._ended.pop(key).set_result(value)
 
