@@ -6,11 +6,13 @@ Two faults may overlap, also at the same member. A fault does not wait until the
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import signal
 from collections import Counter
 from collections.abc import Callable
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from tests.simulation.clients import LostError, RefusedError
 from tests.storm.clients import Connection
@@ -127,8 +129,19 @@ class Faults:
             return
         self.note(f"flip bits of {member.name}")
         await self._told(member, "SAVE")  # so that the store has as much as possible
-        await member.damage(random.Random(self.random.getrandbits(32)), self.random.choice((0.0, 0.3, 1.0)))
+        seconds = self.random.choice((0.0, 0.3, 1.0))
+        await member.damage(random.Random(self.random.getrandbits(32)), seconds, partial(self._needed, member))
         self.note(f"start {member.name}")
+
+    async def _needed(self, member: Member) -> bool:
+        """Return whether no other member leads now, after ``member`` was killed: then it may have the only copy."""
+        for each in self.members:
+            if each is not member:
+                status = json.loads(await self._told(each, "TMEMBER", "STATUS") or "{}")
+                if status.get("phase") == "leading" and status.get("lease_left_ms"):
+                    return False
+        self.note(f"{member.name} is spared: no other member leads")
+        return True
 
     async def _pause(self) -> None:
         member = self._any()
@@ -153,16 +166,17 @@ class Faults:
         self.note(f"FAILOVER at {member.name}")
         await self._told(member, "FAILOVER")
 
-    async def _told(self, member: Member, command: str) -> None:
-        """Send a command past the proxies; it may fail."""
+    async def _told(self, member: Member, *command: str) -> Any:
+        """Send a command past the proxies, and return its reply; it may fail, and then None."""
         try:
             connection = await Connection.to(member.port)
             try:
-                await connection(command)
+                return await connection(*command)
             finally:
                 connection.close()
         except (LostError, RefusedError) as error:
-            self.note(f"{command} at {member.name}: {error}")
+            self.note(f"{command[0]} at {member.name}: {error}")
+            return None
 
     # -- the network -----------------------------------------------------------------------------------------------
     async def _cut(self) -> None:

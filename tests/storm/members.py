@@ -8,7 +8,7 @@ import os
 import random
 import shutil
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,12 +85,17 @@ class Member:
         await asyncio.sleep(0.3)
         await self.start()
 
-    async def damage(self, chance: random.Random, seconds: float) -> None:
-        """Kill the process, flip bits of its store, and start it some seconds later. The scrub begins at once."""
+    async def damage(
+        self, chance: random.Random, seconds: float, spared: Callable[[], Coroutine[None, None, bool]]
+    ) -> None:
+        """Kill the process, flip bits of its store unless it is to be ``spared``, and start it some seconds later.
+
+        The scrub begins at once.
+        """
         async with self._lock:
             await self._killed()
             store = self.directory / "store" / "data.mdb"
-            if store.exists():
+            if store.exists() and not await spared():
                 self.damaged = True
                 await asyncio.to_thread(_flip, store, chance.choice((1, 10, 100)), chance)
                 os.utime(self.directory / MARKER, (1, 1))  # when the directory was created
