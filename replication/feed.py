@@ -149,7 +149,7 @@ class ReplicaFeed(asyncio.Protocol):
         self._over = False
         self.repairs = repairs
         self.damaged = False  # the replica has reported that its store is damaged
-        self._asked = False  # a node was requested, and the answer has not arrived
+        self._awaited = 0  # nodes that were requested and have not arrived; the owner no longer waits for late ones
         self._told = b""  # the last list of members that was sent
         self._confirmed = 0  # the last confirmed offset that was sent
 
@@ -222,8 +222,8 @@ class ReplicaFeed(asyncio.Protocol):
         """Process a request for a node, or its answer."""
         if len(rest) != 1:
             self.cut("it requested or sent a node in a wrong form")
-        elif option == b"GIVENODE" and self._asked:
-            self._limit(asked=False)
+        elif option == b"GIVENODE" and self._awaited:
+            self._await(self._awaited - 1)
             self.owner.received_node(rest[0])
         elif option == b"GETNODE":
             try:
@@ -231,10 +231,10 @@ class ReplicaFeed(asyncio.Protocol):
             except LinkError as error:
                 self.cut(str(error))
 
-    def _limit(self, asked: bool) -> None:
-        """Limit the size of requests, depending on whether a node was requested."""
-        self._asked = asked
-        longest = 2 * nodes.LONGEST if asked else LONGEST_REQUEST
+    def _await(self, count: int) -> None:
+        """Set the number of nodes that were requested and have not arrived. Requests are short if it is 0."""
+        self._awaited = count
+        longest = 2 * nodes.LONGEST if count else LONGEST_REQUEST
         self._decoder.limit(longest, longest)
 
     # -- to the replica --------------------------------------------------------------------------------------
@@ -284,7 +284,7 @@ class ReplicaFeed(asyncio.Protocol):
 
     def request_node(self, payload: bytes) -> None:
         """Request a node from the replica."""
-        self._limit(asked=True)
+        self._await(self._awaited + 1)
         self._write(encode(frames.WANT, 0, payload))
 
     def send_node(self, payload: bytes) -> None:

@@ -137,6 +137,26 @@ def test_answers_that_are_not_read_are_limited(monkeypatch: pytest.MonkeyPatch) 
         assert asked(replica, wanted)
 
 
+def test_late_answers_are_dropped_and_unrequested_ones_end_the_link() -> None:
+    with start_in_thread() as server, Replica(server.port) as replica:
+        wanted = fill(server)
+        replica.introduce()
+        assert replica.ask("PSYNC", "?", -1).startswith(b"+FULLRESYNC")
+        (feed,) = server.call(lambda: list(server.server.replicas.feeds))
+        long = noise(1) * (LONGEST_REQUEST // 1000)  # longer than any other request
+        for _ in range(3):  # the owner requests the next one when it no longer waits for the previous one
+            server.call(lambda: feed.request_node(pack_request(wanted)))
+            assert replica.frame(frames.WANT)
+        for _ in range(3):
+            replica.sock.sendall(pack("REPLCONF", "GIVENODE", pack_answer(wanted, long)))
+        assert asked(replica, wanted)
+        with suppress(ConnectionError):  # it is closed while the rest is sent
+            replica.sock.sendall(pack("REPLCONF", "GIVENODE", pack_answer(wanted, long)))
+            replica.sock.sendall(pack("REPLCONF", "GETNODE", pack_request(wanted)))
+        with pytest.raises((AssertionError, ConnectionError)):  # otherwise: an answer
+            replica.frame(frames.NODE)
+
+
 @pytest.mark.parametrize(
     "words",
     [
