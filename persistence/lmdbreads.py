@@ -32,6 +32,10 @@ class Found(NamedTuple):
 class MissedError(Exception):
     """The transaction is no longer one of the last two. Begin another one."""
 
+    def __init__(self, transaction: int, why: str) -> None:
+        super().__init__(why)
+        self.transaction = transaction
+
 
 class LmdbSnapshot(Walk):
     """The databases of a file as of one transaction."""
@@ -42,9 +46,9 @@ class LmdbSnapshot(Walk):
         try:
             metas = [meta for meta in self._both_metas() if meta[7] == transaction]
         except DamageError as error:
-            raise MissedError(str(error)) from error
+            raise MissedError(transaction, str(error)) from error
         if not metas:
-            raise MissedError(f"transaction {transaction} has no meta page")
+            raise MissedError(transaction, f"transaction {transaction} has no meta page")
         _, main = self._as_of(metas[0])
         self._databases: dict[bytes, Database] = {}
         for found in self._read(main, b""):

@@ -5,7 +5,9 @@ transaction ends before the entries are verified, because a long transaction pre
 Rule 2: all data is read with read() and not through mmap (``lmdbreads``), so damage never terminates the process.
 Rule 3: damage remains recorded until the entry is read again and is intact, or was deleted. The scrub checks this
 after each checkpoint and at the start. Recorded damage and the position survive a restart.
-Rule 4: an entry counts as at least SMALLEST bytes, because verifying it takes some microseconds however small it is.
+Rule 4: a part that could not be read because transactions ended meanwhile is not verified yet, and is not damaged. The
+next step reads it again. If no transaction ended, the meta pages are damaged.
+Rule 5: an entry counts as at least SMALLEST bytes, because verifying it takes some microseconds however small it is.
 
 A pass begins a day after the start of the previous one. The first pass begins a day after the directory was created.
 The kernel serves cached pages from memory, so damage on the disk is detected only when the kernel reads the page again.
@@ -38,7 +40,7 @@ from storage.nodes.packed import new_decompressor
 FILE: Final = "scrub"
 DAY_MS: Final = 24 * 3600 * 1000
 LONGEST_MS: Final = 6 * DAY_MS  # the rate is raised so that a pass takes no longer: with the pause, a week
-SMALLEST: Final = 1024  # see Rule 4
+SMALLEST: Final = 1024  # see Rule 5
 SAVE_BYTES: Final = 64 << 20  # of reading, after which the position is saved
 MOST_DAMAGE: Final = 1000  # maximum number of recorded items of damage; others are detected again after a repair
 ATTEMPTS: Final = 5  # maximum number of read transactions; a checkpoint can invalidate each of them
@@ -79,7 +81,7 @@ class Scrub:
         self.passes = 0
         self.read = 0  # bytes of this pass
         self.total = 0  # bytes that this pass has to read, an estimate
-        self.cost = 0  # ``total``, see Rule 4
+        self.cost = 0  # ``total``, see Rule 5
         self.repaired = 0  # damaged nodes that became sound
         self._store = store
         self._directory = directory
@@ -184,12 +186,15 @@ class Scrub:
 
     # -- reading ---------------------------------------------------------------------------------------------
     def step(self, most: int, now: int) -> int:
-        """Continue the pass by about ``most`` bytes, but at least one entry. Return the number of bytes (Rule 4).
+        """Continue the pass by about ``most`` bytes, but at least one entry. Return the number of bytes (Rule 5).
 
         ``now``: ms since epoch. Raises OSError; the next call reads the same part again.
         """
         db, start = self._at
-        found, rest = self._read(db, start, most)
+        try:
+            found, rest = self._read(db, start, most)
+        except MissedError:
+            return SMALLEST  # see Rule 4
         cost = size = 0
         for each in found:
             cost += max(each.size, SMALLEST)
@@ -223,7 +228,11 @@ class Scrub:
 
     def _recheck(self) -> None:
         for damage in self.damage:
-            found, _ = self._read(damage.db, damage.key, 1)
+            try:
+                found, _ = self._read(damage.db, damage.key, 1)
+            except MissedError:
+                self._checked = -1  # see Rule 4
+                continue
             still = self._problem(damage.db, found[0]) if found else None
             if still is None or (damage.end == b"" and still.key != damage.key):
                 with self._lock:
@@ -240,16 +249,23 @@ class Scrub:
                 pass  # the next start begins where the saved state says, or from the beginning
 
     def _read(self, db: int, start: bytes, most: int) -> tuple[list[Found], bytes | None]:
-        """Read about ``most`` bytes, starting at a key. Also return the next key; None at the end of the database."""
+        """Read about ``most`` bytes, starting at a key. Also return the next key; None at the end of the database.
+
+        Raises OSError, and MissedError if transactions ended during all attempts.
+        """
+        transactions = set[int]()
         for left in reversed(range(ATTEMPTS)):
             try:
                 return self._attempt(db, start, most)
             except MissedError as error:
-                if not left:
-                    return [Found(b"", b"", SMALLEST, None, f"its meta pages are damaged ({error})")], None
+                transactions.add(error.transaction)
+                if not left and len(transactions) > 1:
+                    raise
+                why = f"its meta pages are damaged ({error})"
             except DamageError as error:
-                return [Found(b"", b"", SMALLEST, None, str(error))], None
-        raise AssertionError("unreachable")
+                why = str(error)
+                break
+        return [Found(b"", b"", SMALLEST, None, why)], None
 
     def _attempt(self, db: int, start: bytes, most: int) -> tuple[list[Found], bytes | None]:
         store, found = self._store, list[Found]()

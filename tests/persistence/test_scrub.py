@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from persistence.lmdbreads import MissedError
 from persistence.log import Log
-from persistence.scrub import DAY_MS, SMALLEST, Scrub
+from persistence.scrub import ATTEMPTS, DAY_MS, SMALLEST, Scrub
 from persistence.storecopy import NODES, STREAMS
 from persistence.verification import VerifyReport, verify
 from storage.keyspace.keyspace import Keyspace
@@ -244,3 +245,42 @@ def test_a_log_that_is_closed_ends_a_step(path: Path) -> None:
         log.scrub.begin(5)
     with pytest.raises(OSError, match="closed"):
         log.scrub.step(1000, 7)
+
+
+def test_what_is_missed_because_of_other_transactions_is_read_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part that is not verified is not damaged."""
+    with opened(path) as (log, _, _):
+        scrub, missed = log.scrub, list(range(2 * ATTEMPTS))
+        damage_node(path)
+        attempt = scrub._attempt
+
+        def changing(db: int, start: bytes, most: int) -> Any:
+            if missed:
+                raise MissedError(missed.pop(), "its transaction has ended")
+            return attempt(db, start, most)
+
+        monkeypatch.setattr(scrub, "_attempt", changing)
+        scrub.begin(5)
+        for _ in range(2):
+            assert scrub.step(1 << 20, 7) == SMALLEST
+            assert (scrub.damaged, scrub.read, scrub.running) == (0, 0, True)
+        while scrub.running:
+            scrub.step(1 << 20, 7)
+        assert [each.node for each in scrub.damage] == [(1, 50, 51 << 64)]
+        damage_node(path)  # flips the bit back
+        missed += range(ATTEMPTS)
+        scrub.recheck()
+        assert (scrub.damaged, scrub.needs_recheck()) == (1, True)
+        scrub.recheck()
+        assert (scrub.damaged, scrub.repaired, scrub.needs_recheck()) == (0, 1, False)
+
+
+def test_damaged_meta_pages_are_damage(path: Path) -> None:
+    with opened(path) as (log, _, _):
+        flip(path / "store" / "data.mdb", PAGE + 16)
+        log.scrub.begin(5)
+        log.scrub.step(1 << 20, 7)
+        (damage,) = log.scrub.damage
+        assert "meta page 1 is damaged" in damage.why
