@@ -61,10 +61,13 @@ CODED = Extension(
     optional=True,
 )  # fmt: skip
 SOCKETS = Extension(f"{HOME}.respserver.clients._sockets", ["respserver/clients/_sockets.c"], optional=True)
-SMALL = [  # numbers as bytes, for which a single client waits at each command; prefetching for many keys
+SMALL = [  # numbers as bytes, for which a single client waits at each command; prefetching for many keys; pages
     Extension(f"{HOME}.{name.replace('/', '.')}", [f"{name}.c"], optional=True)
-    for name in ("persistence/_frame", "storage/keyspace/_prefetch", "storage/model/_ids", "storage/model/_records")
-]
+    for name in (
+        "persistence/_frame", "persistence/_overflow", "storage/keyspace/_prefetch", "storage/model/_ids",
+        "storage/model/_records",
+    )
+]  # fmt: skip
 
 wish = os.environ.get("TIDELOG_COMPILE", "")
 if wish not in ("", "0", "1"):

@@ -9,6 +9,7 @@
     store          the state as of the last checkpoint: nodes, streams and their state, strings, stages, fences
     layout         the bytes of the store's entries
     checkpoint     the changes of a checkpoint, applied to the store as one transaction
+    overflowpages  verifies the first pages of large values before LMDB frees them
     checksums      counts and checksums of the store's entries
     rewind         deletes the end of the log, so that another history can continue from there
     storecopy      a copy of the store in chunks, for a replica
@@ -29,5 +30,5 @@
     fileio         reads and writes that continue until everything is done
     permissions    file modes: only the server's user can read the files
 
-``_frame`` is written in C.
+``_frame`` and ``_overflow`` are written in C.
 """

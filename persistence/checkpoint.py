@@ -33,6 +33,7 @@ from persistence.layout import (
     short,
     signed,
 )  # fmt: skip
+from persistence.overflowpages import LARGE, OverflowPages
 from persistence.storecopy import FENCES, GROUPS, MARKS, META, NODES, PRODUCERS, STAGES, STREAMS, STRINGS
 from resp.errors import REMEDY, CorruptError
 from storage.groups.pendingformat import assemble
@@ -59,7 +60,7 @@ class Checkpoint:
 
     def __init__(
         self, path: Path, txn: lmdb.Transaction, databases: Sequence[lmdb._Database], content: StoreContent,
-        compressor: zstandard.ZstdCompressor,
+        compressor: zstandard.ZstdCompressor, overflow: OverflowPages,
     ) -> None:  # fmt: skip
         """``databases``: in the order of ``storecopy``; the late ones may be missing if they are not needed.
 
@@ -70,14 +71,16 @@ class Checkpoint:
         self._databases = databases
         self._content = content
         self._compressor = compressor
+        self._overflow = overflow
         self._decompressor = new_decompressor()
         self.coded = False  # whether a coded node was written
 
     def write(self, capture: Capture, offset: int) -> None:
-        """Write a capture of log offset ``offset``. Raises lmdb.Error, CorruptError."""
+        """Write a capture of log offset ``offset``. Raises lmdb.Error, CorruptError, OSError."""
         txn, databases = self._txn, self._databases
         if capture.flushed:
             for number in range(NODES, len(databases)):
+                self._overflow.check_all(txn, databases[number], number == NODES)
                 txn.drop(databases[number], delete=False)
             self._content = StoreContent()
         for sid in capture.dead_streams:
@@ -126,7 +129,7 @@ class Checkpoint:
             self._put(FENCES, key, signed(key, pack_fence(name, epoch, check)))
 
     def _write_stream(self, stream: StreamCapture, name: bytes, expire: int) -> None:
-        txn, nodes = self._txn, self._databases[NODES]
+        txn = self._txn
         prefix = U64.pack(stream.sid)
         old = txn.get(prefix, db=self._databases[STREAMS])
         count = total = 0
@@ -136,6 +139,18 @@ class Checkpoint:
                 raise CorruptError(f"{self._path}: the entry {prefix!r} is damaged: {REMEDY}")
             _, count, total, _ = STREAM.unpack_from(old, CRC.size)
             self._content.remove(STREAMS, crc)
+        count, total = self._write_nodes(stream, prefix, count, total)
+        if stream.tombstones or stream.producers:
+            self._write_additions(stream)
+        value = STREAM.pack(expire, count, total & MASK64, len(name)) + name + stream.meta
+        crc = crc32(value, crc32(prefix))
+        self._content.add(STREAMS, crc)
+        txn.put(prefix, CRC.pack(crc) + value, db=self._databases[STREAMS])
+
+    def _write_nodes(self, stream: StreamCapture, prefix: bytes, count: int, total: int) -> tuple[int, int]:
+        """Write and delete nodes of a stream. Return their number and sum (see ``layout``), which were given."""
+        txn, nodes = self._txn, self._databases[NODES]
+        active = None if stream.active is None else stream.active[2]
         sparse = {first_ord: (first_id, alive) for first_ord, first_id, alive in stream.sparse}
         for first_ord, first_id, node in stream.nodes if stream.active is None else [*stream.nodes, stream.active]:
             _, alive = sparse.pop(first_ord, (0, ()))
@@ -153,24 +168,23 @@ class Checkpoint:
                 count += 1
                 total += sum_of_key
             else:
+                # A raw active node only grows: a short one replaces a shorter one, which has no own pages.
+                if len(blob) >= LARGE or blob is not active or is_coded(blob):
+                    self._check_node(key)
                 txn.put(key, blob, db=nodes)
         for first_ord, first_id in stream.dead_nodes:
             key = NODE_KEY.pack(stream.sid, first_ord, first_id.to_bytes(16, "big"))
+            self._check_node(key)
             if txn.delete(key, db=nodes):
                 count -= 1
                 total -= crc32(key)
         for first_ord, (first_id, alive) in sparse.items():
             self._compact(NODE_KEY.pack(stream.sid, first_ord, first_id.to_bytes(16, "big")), alive)
         if stream.first_ord:
-            for key in _evicted(txn.cursor(db=nodes), prefix, stream):
+            for key in self._evict(prefix, stream):
                 count -= 1
                 total -= crc32(key)
-        if stream.tombstones or stream.producers:
-            self._write_additions(stream)
-        value = STREAM.pack(expire, count, total & MASK64, len(name)) + name + stream.meta
-        crc = crc32(value, crc32(prefix))
-        self._content.add(STREAMS, crc)
-        txn.put(prefix, CRC.pack(crc) + value, db=self._databases[STREAMS])
+        return count, total
 
     def _compact(self, key: bytes, alive: Sequence[tuple[int, int]]) -> None:
         """Rewrite a stored node without the bytes of its deleted entries, if this is worthwhile.
@@ -186,6 +200,7 @@ class Checkpoint:
                 return
             if less is not None:
                 self.coded = self.coded or is_coded(less)
+                self._check(NODES, key, blob)
                 txn.put(key, less, db=nodes)
 
     def _write_additions(self, stream: StreamCapture) -> None:
@@ -209,6 +224,7 @@ class Checkpoint:
         old = txn.get(key, db=database)
         if old is not None:
             self._content.remove(db, CRC.unpack_from(old)[0])
+            self._check(db, key, old)
         self._content.add(db, CRC.unpack_from(value)[0])
         txn.put(key, value, db=database)
 
@@ -220,6 +236,7 @@ class Checkpoint:
         old = txn.get(key, db=database)
         if old is not None:
             self._content.remove(db, CRC.unpack_from(old)[0])
+            self._check(db, key, old)
             txn.delete(key, db=database)
 
     def _remove_all(self, db: int, prefix: bytes) -> None:
@@ -230,9 +247,42 @@ class Checkpoint:
         cursor = self._txn.cursor(db=self._databases[db])
         cursor.set_range(prefix)
         while cursor.key()[: len(prefix)] == prefix:
+            value = cursor.value()
             if counted:
-                self._content.remove(db, CRC.unpack_from(cursor.value())[0])
+                self._content.remove(db, CRC.unpack_from(value)[0])
+            if len(value) >= LARGE:
+                self._check(db, bytes(cursor.key()), value)
             cursor.delete()  # moves to the next entry; after the last one, the key is empty
+
+    def _evict(self, prefix: bytes, stream: StreamCapture) -> list[bytes]:
+        """Delete the nodes of a stream that end at or before its first_ord, which is not 0. Return their keys."""
+        cursor, gone = self._txn.cursor(db=self._databases[NODES]), list[bytes]()
+        cursor.set_range(prefix)
+        while cursor.key()[:8] == prefix:
+            here = bytes(cursor.key())
+            following = cursor.next() and cursor.key()[:8] == prefix
+            end = NODE_KEY.unpack(cursor.key())[1] if following else stream.next_ord
+            if end > stream.first_ord:
+                break
+            cursor.set_key(here)
+            value = cursor.value()
+            if len(value) >= LARGE:
+                self._check(NODES, here, value)
+            cursor.delete()  # moves to the next entry; after the last one, the key is empty
+            gone.append(here)
+        return gone
+
+    # -- pages of large values -------------------------------------------------------------------------------
+    def _check_node(self, key: bytes) -> None:
+        """Verify the pages of a node before it is overwritten or deleted. Raises CorruptError, OSError."""
+        value = self._txn.get(key, db=self._databases[NODES])
+        if value is not None and len(value) >= LARGE:
+            self._check(NODES, key, value)
+
+    def _check(self, db: int, key: bytes, value: bytes | memoryview) -> None:
+        """Verify the pages of a value before it is overwritten or deleted. Raises CorruptError, OSError."""
+        if len(value) >= LARGE:
+            self._overflow.check(key, value, db == NODES)
 
 
 def _group(key: bytes, name: bytes, meta: bytes, pending: Sequence[bytes | PackedRows]) -> bytearray:
@@ -254,19 +304,3 @@ def _in_order(streams: Sequence[StreamCapture]) -> Iterator[StreamCapture]:
         parts.setdefault(stream.sid // TOGETHER, []).append(stream)
     for number in sorted(parts):
         yield from sorted(parts.pop(number), key=attrgetter("sid"))
-
-
-def _evicted(cursor: lmdb.Cursor, prefix: bytes, stream: StreamCapture) -> list[bytes]:
-    """Delete the nodes of a stream that end at or before its first_ord, which is not 0. Return their keys."""
-    gone: list[bytes] = []
-    cursor.set_range(prefix)
-    while cursor.key()[:8] == prefix:
-        here = bytes(cursor.key())
-        following = cursor.next() and cursor.key()[:8] == prefix
-        end = NODE_KEY.unpack(cursor.key())[1] if following else stream.next_ord
-        if end > stream.first_ord:
-            break
-        cursor.set_key(here)
-        cursor.delete()  # moves to the next entry; after the last one, the key is empty
-        gone.append(here)
-    return gone

@@ -24,15 +24,16 @@ import zstandard
 
 from persistence.layout import CRC, MARKS_KEY, NODE_KEY, STREAM, U64
 from persistence.lmdbfile import reported
-from persistence.lmdbpages import HEAD, OVERFLOW, DamageError
+from persistence.lmdbpages import HEAD, DamageError
 from persistence.lmdbreads import Found, LmdbSnapshot, MissedError
+from persistence.overflowpages import names_id, own
 from persistence.store import Store
 from persistence.storecopy import DATABASES, MARKS, NODES, STREAMS
 from resp.errors import CorruptError
 from storage.model.tombstones import BITS, Tombstones
 from storage.nodes.coded import check as check_rows
 from storage.nodes.coded import is_coded
-from storage.nodes.node import HEADER, MAGIC
+from storage.nodes.node import HEADER
 from storage.nodes.packed import new_decompressor, open_packed
 from storage.streams import metadata
 from storage.streams.metadata import StreamMeta
@@ -212,18 +213,10 @@ def _own_pages(fd: int, expected: Expected) -> None:
     found = expected.found
     if not found.page:  # the value is in the page of the key
         return
-    page_size = expected.page_size
-    at, pages = found.page * page_size, found.size // page_size
-    head = HEAD.pack(found.page, 0, OVERFLOW, pages & 0xFFFF, pages >> 16)
+    first_id = expected.range.first_id
+    # found.size is that of the pages: the value's own length does not matter here.
+    size = found.size - HEAD.size
     try:
-        raw = os.pread(fd, HEAD.size + HEADER.size, at)
-    except OSError:
-        os.pwrite(fd, head.ljust(page_size, b"\0"), at)
-        return
-    if len(raw) < HEAD.size + HEADER.size:
-        raise RepairError("its pages are beyond the end of the file")
-    magic, *_, ms, seq = HEADER.unpack_from(raw, HEAD.size)
-    if magic != MAGIC or ms << 64 | seq != expected.range.first_id:
-        raise RepairError("the store may refer to the pages of another node")
-    if raw[: HEAD.size] != head:
-        os.pwrite(fd, head, at)
+        own(fd, found.page, size, expected.page_size, HEADER.size, lambda start: names_id(start, first_id))
+    except DamageError as error:
+        raise RepairError(str(error)) from error

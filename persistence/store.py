@@ -43,6 +43,7 @@ from persistence.layout import (
     unpack_fence,
 )  # fmt: skip
 from persistence.lmdbfile import open_env, reported, translated
+from persistence.overflowpages import OverflowPages
 from persistence.ownnodes import OwnNodes
 from persistence.permissions import FOLDER
 from persistence.storecopy import (
@@ -51,6 +52,7 @@ from persistence.storecopy import (
     GROUPS,
     LATE,
     MARKS,
+    META,
     PRODUCERS,
     STAGES,
     STREAMS,
@@ -513,8 +515,9 @@ class Store:
                 self._make_late()
         with reported(self.path), self.env.begin(write=True, buffers=True) as txn:
             content = self._content(txn) or self._counted(txn)
-            checkpoint = Checkpoint(self.path, txn, self._databases, content, self._compressor)
-            checkpoint.write(capture, offset)
+            with OverflowPages(self.path, txn, self._databases[META]) as overflow:
+                checkpoint = Checkpoint(self.path, txn, self._databases, content, self._compressor, overflow)
+                checkpoint.write(capture, offset)
         if checkpoint.coded:
             self._nodes = CODED
         self._shifted = self._shifted or capture.away != 0

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-C_MODULES = ("/_coded", "/_frame", "/_ids", "/_prefetch", "/_records", "/_rows", "/_sockets")
+C_MODULES = ("/_coded", "/_frame", "/_ids", "/_overflow", "/_prefetch", "/_records", "/_rows", "/_sockets")
 
 
 @pytest.fixture
@@ -26,7 +26,8 @@ def checkout(tmp_path: Path) -> Path:
         shutil.copy(ROOT / name, tmp_path)
     shutil.copytree(ROOT / "storage", tmp_path / "storage", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     (tmp_path / "persistence").mkdir()
-    shutil.copy(ROOT / "persistence" / "_frame.c", tmp_path / "persistence")
+    for name in ("_frame.c", "_overflow.c"):
+        shutil.copy(ROOT / "persistence" / name, tmp_path / "persistence")
     (tmp_path / "tidelog" / "spark").mkdir(parents=True)
     shutil.copy(ROOT / "tidelog" / "spark" / "_rows.c", tmp_path / "tidelog" / "spark")
     return tmp_path

@@ -82,9 +82,9 @@ exit $(cat .venv/status)
 def checkout(tmp_path: Path) -> Path:
     """As much of a checkout as scripts/venv.sh looks at, with a pip that only says what it is told to do."""
     c = (
-        "persistence/_frame.c", "respserver/clients/_sockets.c", "storage/model/_ids.c", "storage/keyspace/_prefetch.c",
-        "storage/model/_records.c", "storage/nodes/_coded.c", "storage/nodes/_codedread.h", "tidelog/spark/_rows.c",
-        "tidelog/spark/_words.h",
+        "persistence/_frame.c", "persistence/_overflow.c", "respserver/clients/_sockets.c", "storage/model/_ids.c",
+        "storage/keyspace/_prefetch.c", "storage/model/_records.c", "storage/nodes/_coded.c",
+        "storage/nodes/_codedread.h", "tidelog/spark/_rows.c", "tidelog/spark/_words.h",
     )  # fmt: skip
     for name in ("scripts/venv.sh", "scripts/pytest.sh", "pyproject.toml", "setup.py", *c):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,3 @@
+"""See _overflow.c."""
+
+def sound(value: bytes | memoryview, base: int, size: int, page_size: int, /) -> bool: ...
