@@ -160,7 +160,7 @@ def play(rows: Sequence[Click], seconds: float, picture: Path) -> None:
                 say(f"{watch.of(name).engine} runs {name}")
             say(f"both have Spark, and have read {BATCH} clicks, after {time.monotonic() - began:.0f} s")
             killed = disaster(server, watch, rows, seconds)
-        title("3. Is anything lost, doubled, or counted by both?")
+        title("3. Is anything lost, duplicated, or counted by both?")
         epochs = {name: epochs_of(client, name, watch.owners[name]) for name in JOBS}
         reckon(client, rows, epochs, killed)
         plot(client, epochs, killed, picture)

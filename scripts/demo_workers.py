@@ -226,7 +226,7 @@ def disaster(server: Server, workers: Workers, watch: Watch, rows: Sequence[Read
 
 
 def reckon(client: Client, rows: Sequence[Reading]) -> None:
-    title("4. Was anything lost, doubled, or out of order?")
+    title("4. Was anything lost, duplicated, or out of order?")
     wanted: dict[str, list[tuple[int, float]]] = {}
     for row in rows:
         wanted.setdefault(row.day, []).append((row.hour, round((row.fahrenheit - 32) / 1.8, 2)))

@@ -66,7 +66,7 @@ def reckoned(client: Client, acknowledged: Told, others: Told | None = None) -> 
     return demo_group.reckon(client, writer, others or [])
 
 
-def test_a_lost_doubled_or_misplaced_entry_is_a_broken_promise(
+def test_a_lost_duplicated_or_misplaced_entry_is_a_broken_promise(
     server: RunningServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Client(f"redis://127.0.0.1:{server.port}") as client:

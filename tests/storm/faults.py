@@ -128,7 +128,7 @@ class Faults:
             await self._kill()
             return
         self.note(f"flip bits of {member.name}")
-        await self._told(member, "SAVE")  # so that the store has as much as possible
+        await self._request(member, "SAVE")  # so that the store has as much as possible
         seconds = self.random.choice((0.0, 0.3, 1.0))
         await member.damage(random.Random(self.random.getrandbits(32)), seconds, partial(self._needed, member))
         self.note(f"start {member.name}")
@@ -137,7 +137,7 @@ class Faults:
         """Return whether no other member leads now, after ``member`` was killed: then it may have the only copy."""
         for each in self.members:
             if each is not member:
-                status = json.loads(await self._told(each, "TMEMBER", "STATUS") or "{}")
+                status = json.loads(await self._request(each, "TMEMBER", "STATUS") or "{}")
                 if status.get("phase") == "leading" and status.get("lease_left_ms"):
                     return False
         self.note(f"{member.name} is spared: no other member leads")
@@ -164,9 +164,9 @@ class Faults:
     async def _failover(self) -> None:
         member = self._any()
         self.note(f"FAILOVER at {member.name}")
-        await self._told(member, "FAILOVER")
+        await self._request(member, "FAILOVER")
 
-    async def _told(self, member: Member, *command: str) -> Any:
+    async def _request(self, member: Member, *command: str) -> Any:
         """Send a command past the proxies, and return its reply; it may fail, and then None."""
         try:
             connection = await Connection.to(member.port)

@@ -183,7 +183,7 @@ class Mount:
         self.place = place
         self.tree = Tree()
         self.fd = -1
-        self._known: dict[int, int] = {}  # how often the kernel was told of an inode and has not forgotten it
+        self._known: dict[int, int] = {}  # how often the kernel received an inode and has not forgotten it
         self._operations: dict[int, Callable[[Node, memoryview], bytes]] = {
             1: self._lookup, 3: self._getattr, 4: self._setattr, 8: self._mknod, 9: self._mkdir, 10: self._unlink,
             11: self._rmdir, 12: self._rename, 13: self._link, 14: self._open, 15: self._read, 16: self._write,

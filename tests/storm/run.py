@@ -315,9 +315,9 @@ class Storm:
             for key in list(self._earlier)[: -KEPT * len(record.keys)]:
                 await connection("DEL", key)
                 del self._earlier[key]
-            for key, told in self._earlier.items():
+            for key, before in self._earlier.items():
                 now = _digest(await connection("TRANGE", key, "-", "+"))
-                assert now == told, f"{key}, of an earlier round, has changed: {told[0]} entries, now {now[0]}"
+                assert now == before, f"{key}, of an earlier round, has changed: {before[0]} entries, now {now[0]}"
         finally:
             connection.close()
         await self._same()

@@ -35,8 +35,8 @@ class Record(Ledger):
     def check_ids(self, key: str, rows: Sequence[Sequence[bytes]]) -> None:
         """Check that each entry has the ID that its writer received."""
         for row in rows:
-            told = self.ids.get((key, row[2]))
-            assert told in (None, number(row[0])), f"{key}: {row[2]!r} has the ID {row[0]!r}, and not {told}"
+            known = self.ids.get((key, row[2]))
+            assert known in (None, number(row[0])), f"{key}: {row[2]!r} has the ID {row[0]!r}, and not {known}"
 
 
 class Work:
@@ -58,11 +58,11 @@ class Work:
         self.record.sent |= {(key, value) for value in values}
         return values
 
-    def told(self, key: str, value: bytes, entry_id: Any) -> None:
+    def confirm(self, key: str, value: bytes, entry_id: Any) -> None:
         self.record.said.add((key, value))
         self.record.ids[key, value] = number(entry_id)
 
-    def told_all(self, key: str, values: Sequence[bytes]) -> None:
+    def confirm_all(self, key: str, values: Sequence[bytes]) -> None:
         self.record.said |= {(key, value) for value in values}
 
     async def step(self, member: str, server: Connection) -> None:
@@ -77,11 +77,11 @@ class Appends(Work):
         what = self.random.randrange(6)
         if what < 2:
             (value,) = self.values(key, 1)
-            self.told(key, value, await server("TAPPEND", key, "v", value, "pad", self.pad()))
+            self.confirm(key, value, await server("TAPPEND", key, "v", value, "pad", self.pad()))
         elif what == 2:
             values = self.values(key, self.random.randint(2, 40))
             await server("TMAPPEND", key, "FIELDS", 1, "v", "VALUES", *values)
-            self.told_all(key, values)
+            self.confirm_all(key, values)
         elif what == 3:
             await self.pipeline(server, "TAPPEND", key)
         elif what == 4:
@@ -89,12 +89,12 @@ class Appends(Work):
             (one,), (two,) = self.values(key, 1), self.values(other, 1)
             replies = await server.ask(("MULTI",), ("TAPPEND", key, "v", one), ("TAPPEND", other, "v", two), ("EXEC",))
             ids = raised(replies)[-1]
-            self.told(key, one, ids[0])
-            self.told(other, two, ids[1])
+            self.confirm(key, one, ids[0])
+            self.confirm(other, two, ids[1])
         else:
             (value,) = self.values(key, 1)
             entry_id = await server("TAPPEND", key, "v", value)
-            self.told(key, value, entry_id)
+            self.confirm(key, value, entry_id)
             self.record.removed.add((key, value))
             if await server("XDEL", key, entry_id) == 1:
                 self.record.deleted.add((key, value))
@@ -106,7 +106,7 @@ class Appends(Work):
         replies = await server.collect(*commands)
         for value, reply in zip(values, replies, strict=True):
             if isinstance(reply, bytes):
-                self.told(key, value, reply)
+                self.confirm(key, value, reply)
         raised(replies)
 
 
@@ -184,7 +184,7 @@ class Groups(Work):
         if self.random.random() < 0.4:
             values = self.values(key, self.random.randint(1, 5))
             await server("TMAPPEND", key, "FIELDS", 1, "v", "VALUES", *values)
-            self.told_all(key, values)
+            self.confirm_all(key, values)
         done = self.done()
         rows = await self.read(server)
         self.check(rows, done)

@@ -69,7 +69,7 @@ def status(
     pending   entries that were delivered and not acknowledged, including those of parked keys
     parked    parked keys; "tidelog app resume" resumes them
     in/s      entries appended per second between two readings; out/s: entries finished; --interval 0: not measured
-    dead letters   open dead letters in its dead-letter topic, which processors of the same topic share
+    dead letters   open dead letters in its dead-letter queue, which processors of the same topic share
 
     The owner "w1 -> w2" means that the partition is moving from w1 to w2.
     """

@@ -27,11 +27,11 @@ SHOWN = 60  # characters of an error's message in a table
 def dlq() -> None:
     """Manage dead letters: events whose processing failed for good.
 
-    A processor whose on_error ends with DeadLetter() writes them to a dead-letter topic. Its default name is that of
+    A processor whose on_error ends with DeadLetter() writes them to a dead-letter queue. Its default name is that of
     the events' topic with .dead appended. NAME is the name of either topic.
 
     \b
-      tidelog dlq list                     dead-letter topics, with their number of dead letters
+      tidelog dlq list                     dead-letter queues, with their number of dead letters
       tidelog dlq list orders              the dead letters of one topic
       tidelog dlq show orders 1795354158671.0
       tidelog dlq replay orders --all      after the cause was fixed
@@ -51,7 +51,7 @@ _all = click.option("--all", "all_of_them", is_flag=True, help="All dead letters
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines with all fields.")
 @url_option
 def list_dead_letters(name: str | None, processor: str | None, limit: int, as_json: bool, url: str) -> None:
-    """List the dead letters of NAME, oldest first. Without NAME, list the dead-letter topics."""
+    """List the dead letters of NAME, oldest first. Without NAME, list the dead-letter queues."""
     with connected(url) as client:
         if name is None:
             _list_topics(client)
@@ -156,7 +156,7 @@ def purge(name: str, ids: tuple[str, ...], all_of_them: bool, processor: str | N
 
 # -- dead letters ---------------------------------------------------------------------------------------------
 def _topic(client: Client, name: str) -> str:
-    """Return the dead-letter topic: the name itself, or the name with ``.dead`` appended."""
+    """Return the dead-letter queue: the name itself, or the name with ``.dead`` appended."""
     for candidate in (name, f"{name}.dead"):
         try:
             if deadletters.is_dead_letter_queue(admin.settings_of(client, candidate)):
@@ -164,7 +164,7 @@ def _topic(client: Client, name: str) -> str:
         except TopicError:
             continue
     raise click.ClickException(
-        f"{name!r} has no dead letters: no worker has written any. tidelog dlq list shows the dead-letter topics"
+        f"{name!r} has no dead letters: no worker has written any. tidelog dlq list shows the dead-letter queues"
     )
 
 

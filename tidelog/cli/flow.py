@@ -252,7 +252,7 @@ def status(
     \b
     in/s       events per second that sources sent, between two readings; out/s: events that sinks delivered;
                --interval 0 reads once, without rates
-    dead letters   open dead letters in the flow's dead-letter topic
+    dead letters   open dead letters in the flow's dead-letter queue
     given up   events that a source will not send again, since the process started
     \b
     reasons of a source, each with its owner:

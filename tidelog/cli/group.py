@@ -70,7 +70,8 @@ def failover(member: str, url: str, timeout: int | None) -> None:
     words += ["TO", member] if member else []
     words += ["TIMEOUT", timeout] if timeout else []
     Members(url).send_to_leader(*words)
-    echo("failover started; to see the result: tidelog group status")
+    target = member or "the most up-to-date member"
+    echo(f"failover to {target} started; to see the result: tidelog group status")
 
 
 @group_commands.command()

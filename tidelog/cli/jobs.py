@@ -226,7 +226,7 @@ def status(names: tuple[str, ...], watch: bool, interval: float, as_json: bool, 
     behind     unread entries of its inputs
     age        the age of the oldest unread entry
     in/s       rows read per second, in the last few seconds; out/s: rows written
-    dead letters   open dead letters in its dead-letter topics
+    dead letters   open dead letters in its dead-letter queues
     snapshot   the age of the last snapshot
     """
     with asking(url) as ask:

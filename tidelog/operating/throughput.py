@@ -4,7 +4,7 @@ in/s           entries per second that are appended to the topic of a processor,
                of a flow
 out/s          entries per second that are finished by a processor, written by a job, or delivered by the sinks of a
                flow
-dead letters   open dead letters (neither replayed nor purged) in the dead-letter topics that the processor, job or
+dead letters   open dead letters (neither replayed nor purged) in the dead-letter queues that the processor, job or
                flow writes to, including dead letters of other programs
 """
 

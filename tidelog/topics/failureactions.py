@@ -55,7 +55,7 @@ class Retry:
 class DeadLetter:
     """Write the event and its error to the dead-letter queue, and acknowledge it.
 
-    ``topic``: the name of the dead-letter topic. None: the name of the event's topic with ``.dead`` appended.
+    ``topic``: the name of the dead-letter queue. None: the name of the event's topic with ``.dead`` appended.
     """
 
     topic: str | None = None
@@ -69,7 +69,7 @@ class DeadLetter:
             raise ValueError(f"DeadLetter: {error}") from None
 
     def target(self, topic: str) -> str:
-        """Return the dead-letter topic for events of ``topic``."""
+        """Return the dead-letter queue for events of ``topic``."""
         return self.topic or topic + DEAD
 
 

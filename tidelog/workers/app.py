@@ -243,7 +243,7 @@ class App:
             raise AppError(f"app {self.name!r} has a topic {topic.name!r} already: declare it once and reuse it")
 
     def _check_dead_letter_topic(self, declared: Processor) -> None:
-        """Raise AppError if the dead-letter topic is a topic of the app with other records."""
+        """Raise AppError if the dead-letter queue is a topic of the app with other records."""
         final = declared.policy.final
         if isinstance(final, DeadLetter):
             topic = self.topics.get(final.target(declared.topic.name))

@@ -110,8 +110,9 @@ def test_a_leader_that_does_not_answer(leader: Member, follower: Member) -> None
 
 
 def test_failover_goes_to_the_leader(leader: Member, follower: Member) -> None:
-    assert "failover started" in run("failover", "m2", "--timeout", "500", "--url", url(follower))
+    assert "failover to m2 started" in run("failover", "m2", "--timeout", "500", "--url", url(follower))
     assert leader.asked[-1] == ["TMEMBER", "FAILOVER", "TO", "m2", "TIMEOUT", "500"]
+    assert "failover to the most up-to-date member started" in run("failover", "--url", url(follower))
 
 
 def test_removal(leader: Member) -> None:

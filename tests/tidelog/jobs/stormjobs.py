@@ -3,7 +3,7 @@
     clicks -> count -> totals -> alarm -> alarms -> tally -> tallies
 
 ``count`` and ``tally`` have a state. A row of ``totals`` or ``tallies`` depends on all rows before it: if one is lost,
-doubled or out of its order, all that follow are others.
+duplicated or out of its order, all that follow are others.
 """
 
 from __future__ import annotations

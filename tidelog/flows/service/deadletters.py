@@ -1,6 +1,6 @@
 """Lists and replays the dead letters of a flow.
 
-They are stored in a dead-letter topic, as those of workers, so ``tidelog dlq`` lists and replays them as well.
+They are stored in a dead-letter queue, as those of workers, so ``tidelog dlq`` lists and replays them as well.
 """
 
 from __future__ import annotations

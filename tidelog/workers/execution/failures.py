@@ -58,7 +58,7 @@ class FailureHandler:
         self._check_pauses = check_pauses  # checks the pauses on the server while something is paused
         self._tasks: dict[asyncio.Task[None], ActivePartition] = {}  # final actions after a rejected commit
         self.starts = StartCounter(declared, connection)
-        self._writers: dict[str, DeadLetterWriter] = {}  # by dead-letter topic
+        self._writers: dict[str, DeadLetterWriter] = {}  # by dead-letter queue
 
     async def settle(self, partition: ActivePartition, rows: list[Row], error: Exception, attempt: int) -> float | None:
         """Handle a failed attempt. Returns the seconds until the next attempt, or None if the events are settled.

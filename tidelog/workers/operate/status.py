@@ -79,7 +79,7 @@ class ProcessorStatus:
     members: Sequence[MemberStatus]
     partitions: Sequence[PartitionStatus]
     halted: Mapping[str, Any] | None  # reason, time, worker; set if all partitions are paused
-    dead_letters: Mapping[str, int | None]  # open ones by dead-letter topic; None: the topic can't be read
+    dead_letters: Mapping[str, int | None]  # open ones by dead-letter queue; None: the topic can't be read
 
     @property
     def alive(self) -> list[str]:

@@ -178,7 +178,7 @@ class AppTest:
         return found
 
     async def dead_letters(self, topic: Topic[Any] | str) -> list[DeadLetterRecord]:
-        """Return the open dead letters of a topic, oldest first. A name denotes the dead-letter topic itself."""
+        """Return the open dead letters of a topic, oldest first. A name denotes the dead-letter queue itself."""
         name = topic if isinstance(topic, str) else DeadLetter().target(topic.name)
         found: list[DeadLetterRecord] = []
         start = None

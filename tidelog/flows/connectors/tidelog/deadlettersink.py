@@ -30,7 +30,7 @@ from tidelog.transport.asyncconnection import AsyncConnection
 class DeadLetterSinkOptions(ConnectorOptions):
     """Options of ``dead_letters``."""
 
-    topic: str | None = None  # The dead-letter topic. `null`: `flow.NAME.dead`.
+    topic: str | None = None  # The dead-letter queue. `null`: `flow.NAME.dead`.
     replay: str | None = None  # The stream to which a replay appends. `null`: the stream that the event came from.
 
 

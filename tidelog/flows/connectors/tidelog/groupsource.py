@@ -43,7 +43,7 @@ log = logging.getLogger("tidelog.flows")
 
 
 class GroupSource(StreamSource[GroupStream]):
-    """The source with a group. Times are in seconds. ``letters``: the dead-letter topic."""
+    """The source with a group. Times are in seconds. ``letters``: the dead-letter queue."""
 
     def __init__(
         self, keys: list[str], group: str, start: StartPosition, waiter: EntryWaiter, codec: EntryCodec,

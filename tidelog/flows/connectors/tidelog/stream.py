@@ -33,7 +33,7 @@ class StreamOptions(ConnectorOptions):
     start: StartPosition = EARLIEST
     # Source: `earliest`, `latest`, an ID or a time. It applies to a new group, and without a group.
     retry: Duration = Duration(30.0)  # Source: after this time, the entries of a dead reader are redelivered.
-    dead_letters: str | None = None  # Source: the dead-letter topic. `null`: `flow.NAME.dead`.
+    dead_letters: str | None = None  # Source: the dead-letter queue. `null`: `flow.NAME.dead`.
     topic: str | None = None  # Sink: a JMESPath expression for the stream, or for the text that replaces `{}` in `key`.
     topic_meta: str | None = None  # Sink: the same, from this name in meta.
     evict: int | None = None  # Sink: how many of the newest entries are retained. `null`: all.
