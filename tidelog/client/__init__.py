@@ -3,6 +3,7 @@
     entries      what the clients return: IDs, entries, batches, descriptions of streams and groups
     calls        each command defined once: what is sent, how the reply is read
     commands     the calls as methods of both clients
+    tracecontext the fields ``traceparent`` and ``tracestate`` of entries
     packedrows   TMAPPEND and TSTAGE for rows that the caller has already packed
     strings      calls for the strings with which programs coordinate: leases, claims, documents
     client       ``Client``, over redis-py

@@ -65,7 +65,8 @@ class AsyncClient(Commands):
     delivered: they are redelivered only if the read had ``retry``.
     """
 
-    def __init__(self, url: str | Access = DEFAULT_URL, **options: Any) -> None:
+    def __init__(self, url: str | Access = DEFAULT_URL, *, trace_context: bool = False, **options: Any) -> None:
+        self.trace_context = trace_context
         single = options.pop("single_connection_client", False)
         pool = redis.asyncio.ConnectionPool(**pool_options(url, options, redis.asyncio))
         made = redis.asyncio.Redis(connection_pool=pool, single_connection_client=single)
@@ -77,9 +78,10 @@ class AsyncClient(Commands):
         self._raw: Any = _Raw(connection_pool=client.connection_pool)
 
     @classmethod
-    def over(cls, client: redis.asyncio.Redis) -> Self:
+    def over(cls, client: redis.asyncio.Redis, *, trace_context: bool = False) -> Self:
         """Return a client over the connections of a redis.asyncio.Redis; see ``Client.over``."""
         self = cls.__new__(cls)
+        self.trace_context = trace_context
         self._use(client)
         return self
 

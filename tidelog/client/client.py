@@ -81,6 +81,8 @@ class Client(Commands):
 
     ``url`` is an Access or a text that ``Access.of`` accepts: redis://, rediss:// (TLS) or unix://, with user, password
     and options, several URLs, or Sentinels. Keyword arguments are those of redis-py; options in a URL take precedence.
+    With ``trace_context``, ``tappend``, ``tappev``, ``tmappend`` and ``tstage`` add the fields ``traceparent`` and
+    ``tracestate`` to each entry while an OpenTelemetry span is current, unless the entry has such a field.
     ``client.redis`` is a redis.Redis over the same connections, for all other commands.
 
     Commands raise redis.ConnectionError and redis.TimeoutError if the server does not answer. The server may have
@@ -88,7 +90,8 @@ class Client(Commands):
     NoGroupError, NoStageError, StaleEpochError and ConflictError is raised, with the server's text.
     """
 
-    def __init__(self, url: str | Access = DEFAULT_URL, **options: Any) -> None:
+    def __init__(self, url: str | Access = DEFAULT_URL, *, trace_context: bool = False, **options: Any) -> None:
+        self.trace_context = trace_context
         single = options.pop("single_connection_client", False)
         pool = redis.ConnectionPool(**pool_options(url, options, redis))
         made = redis.Redis(connection_pool=pool, single_connection_client=single)
@@ -100,7 +103,7 @@ class Client(Commands):
         self._raw: Any = _Raw(connection_pool=client.connection_pool)
 
     @classmethod
-    def over(cls, client: redis.Redis) -> Self:
+    def over(cls, client: redis.Redis, *, trace_context: bool = False) -> Self:
         """Return a client over the connections of a redis.Redis, such as one that a Sentinel object returned.
 
         >>> sentinel = Sentinel([("10.0.0.1", 26379), ("10.0.0.2", 26379)]) >>> client =
@@ -109,6 +112,7 @@ class Client(Commands):
         The ``retry`` in the example keeps commands from being repeated after a lost reply.
         """
         self = cls.__new__(cls)
+        self.trace_context = trace_context
         self._use(client)
         return self
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol, TypeVar, overload
 
-from tidelog.client import calls
+from tidelog.client import calls, tracecontext
 from tidelog.transport.call import Call
 
 P = ParamSpec("P")
 T = TypeVar("T")
+_APPENDING: Final = (calls.tappend, calls.tappev, calls.tmappend, calls.tstage)
 
 
 class _Blocking(Protocol):
@@ -44,6 +45,8 @@ class ClientCommand(Generic[P, T]):
 
 class Commands:
     """The base class of the clients."""
+
+    trace_context = False  # whether the methods that append entries add the context of the current span
 
     tappend = ClientCommand(calls.tappend)
     tappev = ClientCommand(calls.tappev)
@@ -83,11 +86,29 @@ class Commands:
 
 def _method(build: Callable[..., Call[Any]], is_async: bool) -> Callable[..., Any]:
     """Return a method that sends what ``build`` returns, with its signature and docstring for help()."""
-    if is_async:
+    appends = build in _APPENDING
+
+    def built(self: Any, args: Any, kwargs: Any) -> Call[Any]:
+        call = build(*args, **kwargs)
+        return tracecontext.extended(call) if self.trace_context else call
+
+    if is_async and appends:
+
+        @wraps(build)
+        async def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+            return await self.run(built(self, args, kwargs))
+
+    elif is_async:
 
         @wraps(build)
         async def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
             return await self.run(build(*args, **kwargs))
+
+    elif appends:
+
+        @wraps(build)
+        def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+            return self.run(built(self, args, kwargs))
 
     else:
 

@@ -12,6 +12,8 @@ validator), each encoded record is decoded immediately and compared.
 Rule 1: records with the same types of values share a plan, so types are checked once per combination, not once per
         record.
 Rule 2: fields that the type does not have are ignored when an entry is decoded: a newer program may have added them.
+Rule 3: the trace context of an entry (``tidelog.client.tracecontext``) is no part of a record that is a dict. Fields of
+        a dict with these names are therefore written first.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from tidelog.client import tracecontext
 from tidelog.client.entries import Entry
 from tidelog.codecs.recordtypes import CodecError, RecordField, RecordSchema, UndecodableError, shown
 from tidelog.codecs.roundtrip import difference
@@ -52,6 +55,7 @@ class Plain(Generic[R]):
         self.shape = shape
         self.plans: dict[tuple[Any, ...], _Plan] = {}
         self._get = shape.getter() if shape.fields and not shape.mapping else None
+        self._traced = not tracecontext.has_either(field.name for field in shape.fields)
         self._named = {field.name: field for field in shape.fields}
         self._read: dict[bytes, tuple[str, bool]] = {  # name in the entry -> name for msgspec, whether it is bytes
             field.name.encode(): (field.name, field.kind == "bytes") for field in shape.fields
@@ -135,10 +139,14 @@ class Plain(Generic[R]):
     def _values(self, names: tuple[bytes, ...], values: tuple[bytes, ...]) -> dict[str, Any]:
         value_field = self.shape.value
         if value_field is not None:
+            if traced := tracecontext.count(names):
+                names, values = names[:-traced], values[:-traced]
             raw = value_field.kind == "bytes"
             pairs = zip(names, values, strict=True)
             return {name.decode(): value if raw else value.decode() for name, value in pairs}
         usual, fields = self._usual  # one read: threads share a codec
+        if names != usual and self._traced and (traced := tracecontext.count(names)) and names[:-traced] == usual:
+            names, values = usual, values[:-traced]
         if names == usual:
             return dict(zip(fields, [value.decode() for value in values], strict=True))
         found: dict[str, Any] = dict.fromkeys(self._nulls)
@@ -185,6 +193,9 @@ class Plain(Generic[R]):
             raise CodecError(f"{self.shape.title}: a record without a value, and an entry has at least one field")
         written = names or tuple(field.name for field in fields)
         direct = len(kept) == len(values) and all(text is None for _, text in kept)
+        if self.shape.value is not None and tracecontext.has_either(written):
+            kept = [kept[at] for at in tracecontext.first_those([written[at] for at, _ in kept])]
+            direct = False
         for name in names:
             self._check_text(name)
         texts = tuple(at for at, _ in kept if isinstance(values[at], str))

@@ -20,9 +20,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from tidelog.client import calls
+from tidelog.client import calls, tracecontext
 from tidelog.client.entries import Entry, StreamId
 from tidelog.client.steps import Steps, checked
+from tidelog.client.tracecontext import TraceContext
 from tidelog.topics.partition import canonical
 from tidelog.topics.sending import BYTES, ROWS, PartitionBatch, Sender, bulk
 from tidelog.topics.settings import TopicError
@@ -69,7 +70,7 @@ def send(sender: Sender, record: Any, due: bytes) -> Steps[StreamId]:
     """Append one record to the stream of delayed records and return its ID there."""
     at = sender.keyed.partition(record, len(sender.streams))  # its current partition must have room
     key = sender.keyed.key(record)
-    fields, values = sender.codec.encode(record)
+    fields, values = sender.encode(record)
     yield from sender.room([at])
     head = [(_DUE, due), (_TURN, b"") if key is None else (_KEY, canonical(key))]
     (sent,) = checked((yield [calls.tappend(stream_of(sender.name), [*head, *zip(fields, values, strict=True)])]))
@@ -79,14 +80,19 @@ def send(sender: Sender, record: Any, due: bytes) -> Steps[StreamId]:
     return done
 
 
-def send_window(sender: Sender, records: Sequence[Any], due: bytes) -> Steps[int]:
-    """Append the records of one window like ``send``, many per command. Returns their number."""
+def send_window(
+    sender: Sender, records: Sequence[Any], due: bytes, context: TraceContext = tracecontext.NONE
+) -> Steps[int]:  # fmt: skip
+    """Append the records of one window like ``send``, many per command. Returns their number.
+
+    ``context``: of the span that was current when the window was collected.
+    """
     touched = sorted(set(sender.keyed.partitions(records, len(sender.streams))))
     yield from sender.room(touched)
     batches: list[PartitionBatch] = []
     for record in records:
         key = sender.keyed.key(record)
-        fields, values = sender.codec.encode(record)
+        fields, values = sender.encode(record, context)
         names = (_DUE, _TURN if key is None else _KEY, *fields)
         if not batches or batches[-1].fields != names or batches[-1].number >= ROWS or batches[-1].size >= BYTES:
             batches.append(PartitionBatch(names))

@@ -19,10 +19,11 @@ from zlib import crc32
 
 import hiredis
 
-from tidelog.client import calls
+from tidelog.client import calls, tracecontext
 from tidelog.client.entries import StreamId
 from tidelog.client.packedrows import tmappend_packed, tstage_packed
 from tidelog.client.steps import Steps, checked
+from tidelog.client.tracecontext import TraceContext
 from tidelog.codecs import Codec, CodecError
 from tidelog.topics.partition import Key, canonical, partition_of
 from tidelog.topics.settings import Retention, TopicError, TopicSettings
@@ -32,6 +33,7 @@ log = logging.getLogger(__name__)
 ROWS: Final = 500  # maximum rows of one TMAPPEND
 BYTES: Final = 1 << 20  # approximate maximum size of the rows of one TMAPPEND
 FIRST: Final = 16  # records that are packed before their size is known
+PLAIN: Final = "plain"  # the codec whose fields are those of the records
 WINDOW: Final = 8192  # maximum rows of one pipeline
 
 PartitionBy = str | Callable[[Any], Key] | None
@@ -164,12 +166,22 @@ class Sender:
         self.keyed = keyed
         self.streams = streams
         self.retention: Retention = settings.retention
+        self._traced = traced(codec)
         self.full: set[int] = set()  # partitions that had reached the hard limit at the last reply
+
+    def encode(self, record: Any, context: TraceContext | None = None) -> tuple[tuple[str, ...], tuple[Value, ...]]:
+        """Return the names and values of the entry, with this trace context; None: of the current span."""
+        fields, values = self.codec.encode(record)
+        if self._traced:
+            more, texts = tracecontext.current() if context is None else context
+            if more and not tracecontext.has_either(fields):
+                return (*fields, *more), (*values, *texts)
+        return fields, values
 
     def send(self, record: Any) -> Steps[StreamId]:
         """Append one record and return its ID."""
         at = self.keyed.partition(record, len(self.streams))
-        fields, values = self.codec.encode(record)
+        fields, values = self.encode(record)
         pairs = list(zip(fields, values, strict=True))
         key, kept = self.streams[at], self.retention
         yield from self.room([at])
@@ -247,6 +259,11 @@ def evictions(kept: Retention, stream: str, size: bool = True) -> list[Call[int]
     return made
 
 
+def traced(codec: Codec[Any]) -> bool:
+    """Return whether entries of these records may have a trace context: not if the records have such fields."""
+    return codec.name != PLAIN or not tracecontext.has_either(field.name for field in codec.shape.fields)
+
+
 class _Source(Protocol):
     @property
     def codec(self) -> Codec[Any]: ...
@@ -263,6 +280,8 @@ class RecordWindow:
         self._codec = source.codec
         self._keyed = source.keyed
         self._partitions = len(source.streams)
+        #: Of the span that is current where the records are collected; they may be sent in another thread.
+        self.context = tracecontext.current() if traced(source.codec) else tracecontext.NONE
         self.batches: list[tuple[int, PartitionBatch]] = []  # partition, rows
         self.records: list[Any] = []
         self._open: dict[int, PartitionBatch] = {}  # by partition: the last one
@@ -308,6 +327,13 @@ class RecordWindow:
 
     def _add(self, at: int, fields: tuple[str, ...], values: list[Value]) -> None:
         """Add the values of consecutive rows of a partition."""
+        more, texts = self.context
+        if more and not tracecontext.has_either(fields):
+            width = len(fields)
+            values = [
+                word for row in range(0, len(values), width) for word in (*values[row : row + width], *texts)
+            ]  # fmt: skip
+            fields = (*fields, *more)
         piece, rows = bulk(values), len(values) // len(fields)
         if len(piece) > 4 * BYTES and rows > 1:  # much larger than the rows before
             half = rows // 2 * len(fields)

@@ -360,7 +360,7 @@ class Topic(Generic[R]):
         """Return the operation that sends a window of records; its result is their number."""
         if due is None:
             return self.sender().send_window(collected.batches, collected.rows)
-        return delayed.send_window(self.sender(), collected.records, due)
+        return delayed.send_window(self.sender(), collected.records, due, collected.context)
 
     def sender(self) -> Sender:
         """Return the object that builds the calls. Requires ``agree``."""

@@ -6,10 +6,12 @@ import asyncio
 import json
 import time
 from collections import Counter
+from collections.abc import AsyncIterator
 from itertools import pairwise
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
 
 from tests.tidelog.flows.serverkit import in_loop, running
 from tests.waiting import until
@@ -486,3 +488,91 @@ def test_a_stream_needs_a_server() -> None:
     flow.connect("in -> out")
     with pytest.raises(FlowFileError, match="need a tidelog server"):
         flow.spec()
+
+
+# -- traces ----------------------------------------------------------------------------------------------------
+TRACE = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "tracestate": "vendor=1"}
+
+
+@in_loop
+@pytest.mark.parametrize("codec", ["plain", "json"])
+async def test_the_trace_context_of_an_entry_is_in_meta_and_written_again(
+    tidelog_server: Server, client: Client, codec: str
+) -> None:
+    own = {"n": "1"} if codec == "plain" else {"data": '{"n":"1"}'}
+    client.tappend("orders", own | TRACE)
+    client.tappend("orders", own)
+    client.tappend("orders", TRACE | own)  # fields of the value
+    seen: list[Any] = []
+
+    def looks(event: Event) -> Event:
+        seen.append((event.value, {name: event.meta.get(name) for name in TRACE}))
+        return event
+
+    flow = Flow("orders", server=tidelog_server.url)
+    flow.connector("in", "stream", key="orders", group="shop", codec=codec)
+    flow.connector("out", "stream", key="copies", codec=codec)
+    flow.pipeline("look", looks)
+    flow.connect("in -> look -> out")
+    async with running(flow):
+        await until(lambda: client.tlen("copies") == 3 and pending(client) == 0)
+    none = dict.fromkeys(TRACE)
+    expected = {"n": "1"}
+    assert seen == [(expected, TRACE), (expected, none), (expected if codec == "json" else TRACE | own, none)]
+    copies = [entry.text() for entry in client.trange("copies")]
+    assert copies == [own | TRACE, own, own if codec == "json" else TRACE | own]
+    assert [*copies[0]] == [*own, *TRACE]  # at the end
+
+
+@in_loop
+async def test_a_flow_writes_the_span_that_is_current_where_a_value_is_yielded(
+    tidelog_server: Server, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    tracer = TracerProvider().get_tracer("test")
+    spans: list[str] = []
+
+    async def numbers() -> AsyncIterator[Any]:
+        for number in range(2):
+            with tracer.start_as_current_span("import") as span:
+                at = span.get_span_context()
+                spans.append(f"00-{at.trace_id:032x}-{at.span_id:016x}-{at.trace_flags:02x}")
+                yield {"n": number}
+        yield {"n": 2}
+        yield Event({"n": 3}, dict(TRACE))
+
+    flow = Flow("import", server=tidelog_server.url)
+    flow.connector("in", numbers)
+    flow.connector("out", "stream", key="orders")
+    flow.connect("in -> out")
+    async with running(flow):
+        await until(lambda: client.tlen("orders") == 4)
+    found = [entry.text() for entry in client.trange("orders")]
+    assert found == [
+        {"n": "0", "traceparent": spans[0]}, {"n": "1", "traceparent": spans[1]}, {"n": "2"}, {"n": "3"} | TRACE,
+    ]  # fmt: skip
+    assert not [each for each in caplog.records if each.name.startswith("opentelemetry")]
+
+
+@in_loop
+@pytest.mark.parametrize("by", ["source", "sink"])
+async def test_a_dead_letter_of_a_flow_and_its_replay_keep_the_trace_context(
+    tidelog_server: Server, client: Client, by: str
+) -> None:
+    client.tappend("orders", {"n": "1"} | TRACE)
+
+    def fails(event: Event) -> Any:
+        raise RejectError("no")
+
+    flow = Flow("orders", server=tidelog_server.url)
+    flow.connector("in", "stream", key="orders", group="shop")
+    flow.connector("out", "stream", key="copies")
+    flow.pipeline("check", fails)
+    flow.connect("in -> check -> out")
+    if by == "sink":
+        flow.connect("check.err -> dead_letters")
+    async with running(flow):
+        await until(lambda: client.redis.exists("flow.orders.dead:0") == 1 and pending(client) == 0)
+    (dead,) = client.trange("flow.orders.dead:0")
+    assert deadletters.read(dead).entry.text() == {"n": "1"} | TRACE
+    run_alone(client, deadletters.replay("flow.orders.dead"))
+    assert [entry.text() for entry in client.trange("orders")] == [{"n": "1"} | TRACE] * 2

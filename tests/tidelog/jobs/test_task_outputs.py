@@ -10,6 +10,8 @@ from uuid import UUID
 
 import msgspec
 import pytest
+from opentelemetry import trace
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 pa = pytest.importorskip("pyarrow", reason="no pyarrow here (pip install 'tidelog[spark]')")
 pytest.importorskip("pyspark", reason="no pyspark here (pip install 'tidelog[spark]')")
@@ -441,3 +443,30 @@ def test_what_could_not_be_read_is_an_error_of_its_row(
     with pytest.raises(Exception, match=message):
         bench.epoch()
     assert bench.client.tlen("made:0") == 0
+
+
+def test_rows_have_the_trace_context_of_the_current_span(tidelog_server: Server, tmp_path: Path) -> None:
+    source, target = clicks(), totals(1)
+    spread: Topic[dict[str, str]] = Topic("spread", dict, partitions=1)
+    packed: Topic[Click] = Topic("packed", Click, partitions=1, codec="json")
+
+    @job(inputs=[source], outputs=[target, spread, packed])
+    def traced(batch: MicroBatch) -> Any:
+        rows = pa.table({"user": ["a", None], "count": [1, 2]})
+        own = pa.table({"any": ["1"], "tracestate": ["mine"]})
+        return {target: rows.slice(0, 1), spread: own, packed: batch.table}
+
+    bench = Bench(tidelog_server, tmp_path, traced, 1)
+    source.sync.send(Click("a", 1))
+    context = SpanContext(1, 2, is_remote=False, trace_flags=TraceFlags(1))
+    with trace.use_span(NonRecordingSpan(context)):
+        bench.epoch()
+    parent = f"00-{1:032x}-{2:016x}-01"
+    ((row,),) = texts(bench.client, target)
+    assert row == {"user": "a", "count": "1", "traceparent": parent}
+    ((row,),) = texts(bench.client, packed)
+    assert row.keys() == {"data", "traceparent"}
+    for topic, records in ((target, [Total("a", 1)]), (packed, [Click("a", 1)])):
+        assert [topic.decode(entry, 0) for entry in bench.client.trange(topic.stream(0))] == records
+    (entry,) = bench.client.trange("spread:0")  # a user's field with such a name is neither lost nor a trace context
+    assert spread.decode(entry, 0) == {"any": "1", "tracestate": "mine"}

@@ -100,9 +100,22 @@ def test_a_span_of_one_event() -> None:
     }  # fmt: skip
     assert first.parent is not None
     assert f"{first.parent.trace_id:032x}-{first.parent.span_id:016x}" in PARENT
+    assert [link.context.span_id for link in first.links] == [first.parent.span_id]
     assert second.parent is None
     assert second.status.status_code is StatusCode.ERROR
     assert [event.name for event in second.events] == ["exception"]
+
+
+@pytest.mark.parametrize(
+    ("opted", "operation"),
+    [("messaging", None), ("http, messaging/dup", "process"), ("messaging,messaging/dup", "process")],
+)
+def test_the_former_names_of_attributes(opted: str, operation: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_SEMCONV_STABILITY_OPT_IN", opted)
+    (span,) = spans_of(lambda tracer: call(*declared(tracing(tracer)), 1))
+    attributes = span.attributes or {}
+    assert attributes["messaging.operation.type"] == "process"
+    assert attributes.get("messaging.operation") == operation
 
 
 def test_a_span_of_a_batch_links_to_what_its_events_come_from() -> None:
@@ -124,10 +137,15 @@ def test_without_a_provider_tracing_does_nothing() -> None:
     call(*declared(tracing()), 1)
 
 
-@pytest.mark.parametrize(("make", "module"), [(to_prometheus, "prometheus_client"), (tracing, "opentelemetry")])
-def test_without_the_extra(make: Callable[[], Any], module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("make", "module", "extra"),
+    [(to_prometheus, "prometheus_client", "workers"), (tracing, "opentelemetry", "otel")],
+)
+def test_without_the_extra(
+    make: Callable[[], Any], module: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(AppError, match=r"pip install 'tidelog\[workers\]'"):
+    with pytest.raises(AppError, match=rf"pip install 'tidelog\[{extra}\]'"):
         make()
 
 

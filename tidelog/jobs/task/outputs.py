@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
+from tidelog.client import tracecontext
 from tidelog.client.entries import Entry
 from tidelog.client.publish import StagedRows
 from tidelog.client.steps import drive_over
@@ -30,7 +31,7 @@ from tidelog.spark.finite import check_finite
 from tidelog.spark.partitioning import TopicEntries
 from tidelog.topics import TopicError, deadletters
 from tidelog.topics.partition import canonical
-from tidelog.topics.sending import bulk
+from tidelog.topics.sending import bulk, traced
 from tidelog.transport.leader import LeaderConnection
 
 KEY: Final = "\0key"  # an unwritten column: the bytes of each row's key
@@ -50,9 +51,21 @@ class OutputWriter:
             if self.output.computed_key or not self.output.plain:
                 batch = self._made(batch)
                 columns = [name for name in batch.schema.names if name != KEY] if self.output.plain else [FIELD]
+            batch, columns = self._traced(batch, columns)
             return list(self._of(columns, self.output.key).parts(batch))
         except (commands.RowError, CodecError) as error:
             raise OutputRowError(str(error)) from None
+
+    def _traced(self, batch: pa.RecordBatch, columns: list[str]) -> tuple[pa.RecordBatch, list[str]]:
+        """Add the trace context of the current span to each row, unless the topic or the table has such a field."""
+        if tracecontext.has_either(columns):
+            return batch, [columns[at] for at in tracecontext.first_those(columns)]
+        names, values = tracecontext.current()
+        if not names or not traced(self.output.topic.codec):
+            return batch, columns
+        for name, value in zip(names, values, strict=True):
+            batch = batch.append_column(name, pa.array([value] * batch.num_rows, pa.string()))
+        return batch, [*columns, *names]
 
     def _of(self, columns: Sequence[str], key: str | None) -> TopicEntries:
         known = self._entries.get(tuple(columns))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ from tidelog.workers.declare.signature import check_takes
 log = logs.get(__name__)
 SECONDS: Final = "tidelog_worker_call_seconds"  # the name of the histogram
 EXTRA: Final = "pip install 'tidelog[workers]'"
+OTEL: Final = "pip install 'tidelog[otel]'"
+OPT_IN: Final = "OTEL_SEMCONV_STABILITY_OPT_IN"  # which conventions an instrumentation emits, separated by commas
+DUP: Final = "messaging/dup"
 
 
 # -- timing --------------------------------------------------------------------------------------------------
@@ -104,28 +108,33 @@ _histograms: dict[Any, Any] = {}  # by registry: a registry accepts each name on
 def tracing(tracer: Any = None) -> Middleware:
     """Create an OpenTelemetry span for each call, named ``process <topic>``, with the exception if the call fails.
 
-    An entry with a field ``traceparent`` continues that trace. The span of a batch has links to the entries' traces.
+    It has a link to the trace context of each entry. The span of a single event is also a child of that context. Names
+    are those of the messaging conventions; with ``messaging/dup`` in OTEL_SEMCONV_STABILITY_OPT_IN, also those of
+    version 1.24.
 
-    tracer: None: the tracer of the global provider. Raises AppError if the extra ``workers`` is not installed.
+    tracer: None: the tracer of the global provider. Raises AppError if the extra ``otel`` is not installed.
     """
     try:
-        from opentelemetry import propagate, trace
+        from opentelemetry import trace
+        from opentelemetry.trace.propagation import tracecontext
     except ImportError:
-        raise AppError(f"tracing needs opentelemetry-api: {EXTRA}") from None
+        raise AppError(f"tracing needs opentelemetry-api: {OTEL}") from None
+    propagator = tracecontext.TraceContextTextMapPropagator()
+    former = DUP in [word.strip() for word in os.environ.get(OPT_IN, "").split(",")]
 
     async def layer(events: Sequence[Event[Any]], call_next: CallNext) -> None:
         if not events:
             await call_next(events)
             return
-        contexts = [propagate.extract(_carrier(event)) for event in events]
+        contexts = [propagator.extract(event.trace_context) for event in events]
         spans = [trace.get_current_span(context).get_span_context() for context in contexts]
         single = len(events) == 1
         begun = (tracer or trace.get_tracer("tidelog")).start_as_current_span(
             f"process {events[0].topic.name}",
             context=contexts[0] if single else None,
             kind=trace.SpanKind.CONSUMER,
-            attributes=_attributes(events),
-            links=() if single else [trace.Link(span) for span in spans if span.is_valid],
+            attributes=_attributes(events, former),
+            links=[trace.Link(span) for span in spans if span.is_valid],
         )
         with begun:
             await call_next(events)
@@ -133,14 +142,8 @@ def tracing(tracer: Any = None) -> Middleware:
     return layer
 
 
-def _carrier(event: Event[Any]) -> dict[str, str]:
-    """Return the fields of the entry that W3C trace context propagators read."""
-    found = {name: event.entry.get(name) for name in ("traceparent", "tracestate")}
-    return {name: value.decode("ascii", "replace") for name, value in found.items() if value is not None}
-
-
-def _attributes(events: Sequence[Event[Any]]) -> dict[str, str | int]:
-    """Return the attributes that OpenTelemetry's messaging conventions define."""
+def _attributes(events: Sequence[Event[Any]], former: bool) -> dict[str, str | int]:
+    """Return the attributes of OpenTelemetry's messaging conventions. ``former``: also those of version 1.24."""
     first = events[0]
     attributes: dict[str, str | int] = {
         "messaging.system": "tidelog",
@@ -149,6 +152,8 @@ def _attributes(events: Sequence[Event[Any]]) -> dict[str, str | int]:
         "messaging.destination.name": first.topic.name,
         "messaging.consumer.group.name": f"{first.app}.{first.processor}",
     }
+    if former:
+        attributes["messaging.operation"] = "process"  # the only one that later versions renamed
     if len({event.partition for event in events}) == 1:
         attributes["messaging.destination.partition.id"] = str(first.partition)
     if len(events) == 1:

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from tidelog.client import tracecontext
 from tidelog.client.entries import Entry, StreamId
 from tidelog.topics import Topic
 from tidelog.topics.failureactions import is_number
@@ -110,6 +111,11 @@ class Event(Generic[R]):
     def id(self) -> StreamId:
         """The ID of the entry in the stream of its partition."""
         return self.entry.id
+
+    @property
+    def trace_context(self) -> dict[str, str]:
+        """The entry's ``traceparent`` and ``tracestate``, as propagators of OpenTelemetry read them; empty: none."""
+        return tracecontext.read(self.entry.flat)
 
     @property
     def record(self) -> R:

@@ -79,7 +79,7 @@ class PartitionEventActions:
         at = sender.keyed.partition(record, len(sender.streams))
         if sender.retention.hard_limit is not None:
             await arun(self._connection, sender.room([at]))
-        fields, values = sender.codec.encode(record)
+        fields, values = sender.encode(record)
         retention = sender.retention
         limited = sender if retention.drops or retention.hard_limit else None
         output = OutputEntry(sender.streams[at], fields, values, limited, at)

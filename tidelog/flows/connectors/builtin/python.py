@@ -6,8 +6,10 @@ import asyncio
 import inspect
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextvars import copy_context
 from typing import Any
 
+from tidelog.client import tracecontext
 from tidelog.flows.api.cancellation import cancel
 from tidelog.flows.api.connector import Connector, Sink, Source
 from tidelog.flows.api.connectoroptions import ConnectorOptions
@@ -36,6 +38,8 @@ class GeneratorSource(Source):
         self._iterator: AsyncIterator[Any] | None = None
         self._next: asyncio.Future[Any] | None = None  # outlives an interruption
         self._number = 0
+        #: One for all calls: a context variable, such as a span, that is set before a yield can be reset after it.
+        self._context = copy_context()
 
     async def connect(self) -> None:
         if self._iterator is None:
@@ -46,14 +50,14 @@ class GeneratorSource(Source):
         await cancel(task)
         iterator, self._iterator = self._iterator, None
         if isinstance(iterator, AsyncGenerator):
-            await iterator.aclose()
+            await asyncio.create_task(_closed(iterator), context=self._context)
 
     async def pull(self, limit: int) -> list[Event] | None:
         assert self._iterator is not None  # noqa: S101 - it is connected
         found: list[Event] = []
         while len(found) < limit:
             if self._next is None:
-                self._next = asyncio.ensure_future(anext(self._iterator))
+                self._next = asyncio.create_task(_with_context(self._iterator), context=self._context)
                 await asyncio.sleep(0)  # a generator that does not wait is done after this
             if not self._next.done():
                 if found:
@@ -65,16 +69,26 @@ class GeneratorSource(Source):
                 return found  # the next pull raises it
             task, self._next = self._next, None
             try:
-                value = task.result()
+                value, context = task.result()
             except StopAsyncIteration:
                 self._next = task
                 return found or None
-            if isinstance(value, Event):
-                found.append(value)
-            else:
-                found.append(Event(value, None, self._number))
+            event = value if isinstance(value, Event) else Event(value, None, self._number)
+            if context and tracecontext.PARENT not in event.meta:
+                event.meta = event.meta | context
+            found.append(event)
             self._number += 1
         return found
+
+
+async def _closed(values: AsyncGenerator[Any, None]) -> None:
+    await values.aclose()
+
+
+async def _with_context(values: AsyncIterator[Any]) -> tuple[Any, dict[str, str]]:
+    """Return the next value, and the trace context of the span that is current where it is yielded."""
+    value = await anext(values)
+    return value, dict(zip(*tracecontext.current(), strict=True))
 
 
 class FunctionSink(Sink):

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 import msgspec
 from aiohttp import web
 
+from tidelog.client import tracecontext
 from tidelog.flows.api.connector import Outcome
 from tidelog.flows.api.errors import RejectError
 from tidelog.flows.api.event import Event
@@ -226,7 +227,8 @@ class HttpServer(ListeningConnector):
     async def _answer(self, waiting: PendingRequest, request: web.BaseRequest, body: bytes) -> web.Response:
         options = self._options
         try:
-            meta = {"request": waiting.ident, "method": request.method, **self.meta(request)}
+            span = zip(*tracecontext.current(), strict=True)  # of an instrumentation of aiohttp
+            meta = {"request": waiting.ident, "method": request.method, **self.meta(request), **dict(span)}
             events = self._events(body, meta)
         except ValueError as error:
             return error_response(400, str(error))

@@ -9,13 +9,14 @@ from typing import Any
 
 import redis
 
+from tidelog.client import tracecontext
 from tidelog.flows.api.connector import Outcome
 from tidelog.flows.api.connectoroptions import ConnectorOptions
 from tidelog.flows.api.errors import RejectError
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import OK, REJECT, Token
 from tidelog.flows.connectors.redis.base import BLOCK_MS, LOST, RedisConnector, check_url, checked_reply
-from tidelog.flows.connectors.tidelog.fieldcodec import EntryCodec, FieldCodec
+from tidelog.flows.connectors.tidelog.fieldcodec import EntryCodec, FieldCodec, with_context
 from tidelog.options.limits import AtLeastOne
 from tidelog.options.start import EARLIEST, StartPosition
 from tidelog.options.units import Duration
@@ -121,7 +122,8 @@ class RedisStream(RedisConnector):
         self._held.add(at)
         flat = [word for pair in fields.items() for word in pair]
         try:
-            return Event(self._codec.decode(flat), about, name)
+            own, context = tracecontext.split(flat)
+            return Event(self._codec.decode(own), about | context, name)
         except ValueError as error:
             return Event(flat, {**about, "error": str(error)}, name, path="err")
 
@@ -134,9 +136,10 @@ class RedisStream(RedisConnector):
         pipe = self.server().pipeline(transaction=False)
         outcomes: list[Outcome] = [OK] * len(events)
         indexes = []
+        context = tracecontext.current()
         for at, event in enumerate(events):
             try:
-                names, values = self._codec.encode(event.value)
+                names, values = with_context(self._codec.encode(event.value), event.meta, context)
             except RejectError as error:
                 outcomes[at] = (REJECT, str(error))
                 continue

@@ -23,7 +23,7 @@ from tidelog.client.entries import Entry, StreamId
 from tidelog.client.steps import arun
 from tidelog.flows.api.errors import RejectError
 from tidelog.flows.api.event import Event
-from tidelog.flows.connectors.tidelog.fieldcodec import EntryCodec
+from tidelog.flows.connectors.tidelog.fieldcodec import EntryCodec, with_context
 from tidelog.flows.serveraccess import access, channel
 from tidelog.topics import deadletters
 from tidelog.topics.deadletters import NO_PARTITION
@@ -68,7 +68,8 @@ def returned(event: Event) -> tuple[str, Entry] | None:
         return None
     try:
         at = StreamId.parse(event.id.rpartition("/")[2])
-        names, values = EntryCodec(event.meta.get("codec", "plain")).encode(event.value)
+        written = EntryCodec(event.meta.get("codec", "plain")).encode(event.value)
+        names, values = with_context(written, event.meta)
     except (ValueError, RejectError):
         return None
     words = [word for pair in zip(names, values, strict=True) for word in pair]

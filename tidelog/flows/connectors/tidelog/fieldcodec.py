@@ -3,6 +3,8 @@
     plain     the value is a dict with the entry's fields: text, or bytes if a field is not UTF-8
     json      the whole value is in the field ``data`` as JSON, as in topics
     msgpack   the same in MessagePack
+
+The trace context of an entry (``tidelog.client.tracecontext``) is in the metadata of its event, not in the value.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from tidelog.client import tracecontext
+from tidelog.client.tracecontext import TraceContext
 from tidelog.flows.api.errors import RejectError
 from tidelog.transport.call import Value
 
@@ -31,6 +35,15 @@ class EntryCodec:
         self.name = name
         self.decode = _FieldCodec().decode if name == "plain" else _DataCodec(name).decode
         self.encode = _fields if name == "plain" else _DataCodec(name).encode
+
+
+def with_context(written: Written, meta: Mapping[str, Any], context: TraceContext = tracecontext.NONE) -> Written:
+    """Return names and values with the trace context in ``meta``; ``context`` if ``meta`` has none."""
+    names, values = written
+    more, texts = tracecontext.of_mapping(meta) if tracecontext.PARENT in meta else context
+    if not more or tracecontext.has_either(names):
+        return written
+    return (*names, *more), [*values, *texts]
 
 
 class _FieldCodec:
@@ -67,6 +80,9 @@ def _fields(value: Any) -> Written:
     """Return names and values. Raises RejectError if the entry would have no field, or one can't be encoded."""
     if type(value) is not dict:
         value = dict(value) if isinstance(value, Mapping) else {ALONE: value}
+    if tracecontext.has_either(value):
+        names = list(value)
+        value = {names[at]: value[names[at]] for at in tracecontext.first_those(names)}
     if _AS_THEY_ARE.issuperset(map(type, value.values())) and value:
         return tuple(value), list(value.values())
     made = {str(name): _plain(each) for name, each in value.items() if each is not None}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tidelog.client import calls
+from tidelog.client import calls, tracecontext
 from tidelog.flows.api.connectorcontext import ConnectorContext
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import Token
@@ -23,9 +23,7 @@ from tidelog.transport.call import Call
 class StreamSource(GroupReader[S]):
     """The reader of one source."""
 
-    def __init__(
-        self, streams: Iterable[S], waiter: EntryWaiter, codec: EntryCodec, context: ConnectorContext
-    ) -> None:
+    def __init__(self, streams: Iterable[S], waiter: EntryWaiter, codec: EntryCodec, context: ConnectorContext) -> None:
         super().__init__(ReadCounts())
         self.streams = {stream.stream: stream for stream in streams}
         self._waiter = waiter
@@ -95,7 +93,8 @@ class StreamSource(GroupReader[S]):
             flat = row[1:]
             name = prefix + row[0].decode()
             try:
-                events.append(Event(decode(flat), about.copy(), name))
+                own, context = tracecontext.split(flat)
+                events.append(Event(decode(own), about | context, name))
             except ValueError as error:
                 events.append(Event(flat, {"stream": key, "error": str(error)}, name, path="err"))
         return events

@@ -14,12 +14,12 @@ import hiredis
 import jmespath
 import redis
 
-from tidelog.client import calls
+from tidelog.client import calls, tracecontext
 from tidelog.flows.api.connector import Outcome
 from tidelog.flows.api.errors import RejectError
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import OK, REJECT, RETRY
-from tidelog.flows.connectors.tidelog.fieldcodec import EntryCodec
+from tidelog.flows.connectors.tidelog.fieldcodec import EntryCodec, with_context
 from tidelog.flows.serveraccess import channel
 from tidelog.transport.access import Access
 from tidelog.transport.asyncconnection import AsyncConnection
@@ -147,10 +147,10 @@ class StreamWriter:
         refused: dict[int, str] = {}
         groups: list[_AppendGroup] = []
         last: dict[str, _AppendGroup] = {}  # by stream
-        encode, fixed = self._codec.encode, self._keys.fixed
+        encode, fixed, context = self._codec.encode, self._keys.fixed, tracecontext.current()
         for at, event in enumerate(events):
             try:
-                fields, values = encode(event.value)
+                fields, values = with_context(encode(event.value), event.meta, context)
                 key = fixed or self._keys.of(event)
             except RejectError as error:
                 refused[at] = str(error)
