@@ -1,16 +1,16 @@
 """The clients of a tidelog-server: ``Client`` for threads and ``AsyncClient`` for asyncio.
 
-    entries      what the clients return: IDs, entries, batches, descriptions of streams and groups
-    calls        each command defined once: what is sent, how the reply is read
-    commands     the calls as methods of both clients
-    tracecontext the fields ``traceparent`` and ``tracestate`` of entries
-    packedrows   TMAPPEND and TSTAGE for rows that the caller has already packed
-    strings      calls for the strings with which programs coordinate: leases, claims, documents
-    client       ``Client``, over redis-py
-    asyncclient  ``AsyncClient``, for asyncio
-    steps        operations as generators of calls, so that they exist once for threads and for asyncio
-    alone        runs an operation on its own connection
-    publish      publishing rows exactly once: staged on the server, then published in one step
+    entries       what the clients return: IDs, entries, batches, descriptions of streams and groups
+    calls         each command defined once: what is sent, how the reply is read
+    commands      the calls as methods of both clients
+    tracecontext  the fields ``traceparent`` and ``tracestate`` of entries
+    packedrows    TMAPPEND and TSTAGE for rows that the caller has already packed
+    strings       calls for the strings with which programs coordinate: leases, claims, documents
+    client        ``Client``, over redis-py
+    asyncclient   ``AsyncClient``, for asyncio
+    steps         operations as generators of calls, so that they exist once for threads and for asyncio
+    alone         runs an operation on its own connection
+    publish       publishing rows exactly once: staged on the server, then published in one step
 
 The classes of error replies, such as ``NoGroupError``, are in ``tidelog.transport.errors``.
 """
