@@ -36,11 +36,12 @@ class Pauses(ServerPart):
     def hold_writes(self, hold: bool, reads: bool = False) -> None:
         """Delay commands that write, or end the delay. Independent of CLIENT PAUSE and UNPAUSE.
 
-        ``reads``: also delay commands that show data.
+        ``reads``: also delay commands that show data. If it is False, those that were delayed before run now.
         """
+        narrowed = self._gates.held_reads and not reads
         self._gates.hold(hold, reads)
         self._freeze()
-        if not hold:
+        if narrowed or not hold:
             self._retry()
 
     def on_time(self, now: int) -> None:

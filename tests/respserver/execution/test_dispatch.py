@@ -148,6 +148,18 @@ def test_commands_that_a_pause_holds_back(
     assert one.taken() == (OK if held_by_writes else b"")
 
 
+def test_reads_continue_when_only_writes_are_still_held(local: LocalServer, one: Peer, writer: Peer) -> None:
+    pauses = local.server.pauses
+    pauses.hold_writes(True, reads=True)
+    assert one.ask("GET", "k") == writer.ask("SET", "k", "v") == b""
+    pauses.hold_writes(True)
+    local.settle()
+    assert (one.taken(), writer.taken()) == (b"$-1\r\n", b"")
+    pauses.hold_writes(False)
+    local.settle()
+    assert writer.taken() == OK
+
+
 @pytest.mark.parametrize(("queued", "held"), [(("SET", "k", "v"), True), (("GET", "k"), False)])
 def test_a_pause_of_writes_holds_back_an_exec_that_writes(
     local: LocalServer, one: Peer, queued: tuple[str, ...], held: bool
