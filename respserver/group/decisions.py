@@ -44,6 +44,7 @@ class GroupDecisions(MemberPart):
                 self._standing.resign()
                 raise
         state = await self._entry.current()
+        self.in_sync.learn(state)
         if state.epoch > self._standing.epoch:
             self._standing.epoch = state.epoch
             if state.leader == self.name:

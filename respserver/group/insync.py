@@ -53,7 +53,8 @@ class InSync(ServerPart, Confirmation):
         self.names: frozenset[str] = frozenset()  # the others in the set, as the coordinator has it
         self.least = own_least(self._config)  # members that must be in sync for writes (Rule 6); 0: replies do not wait
         self._own = self.least  # as last applied
-        self._others = 0  # as ``least``, by the settings of all members at the coordinator
+        # as ``least``, by the settings of all members at the coordinator; None: not read since the start
+        self._others: int | None = None
         self._ids: dict[str, str] = {}  # by member: of its directory
         self._sent: list[tuple[int, frozenset[str]]] = []  # version replaced, set: changes of unknown outcome
         # members that count although they are not in the set yet, and since when, in ms (monotonic)
@@ -69,10 +70,17 @@ class InSync(ServerPart, Confirmation):
 
     # -- Confirmation --------------------------------------------------------------------------------------------
     def needed(self) -> bool:
-        return not self._data.follower or self._link.withholds()  # a leader needs its lease with replica-acks 0, too
+        # a leader needs its lease with replica-acks 0, too
+        return not self._data.follower or self._follower_withholds()
 
     def each(self) -> bool:
-        return self._link.withholds() if self._data.follower else self.least > 0
+        return self._follower_withholds() if self._data.follower else self.least > 0
+
+    def _follower_withholds(self) -> bool:
+        """Return whether the replies of a follower wait for the leader, which may be silent (Rule 6)."""
+        if self._others is None:
+            return self._link.withholds(True)  # other members may require it
+        return self.least > 0 or self._link.withholds(False)
 
     def confirmed(self) -> int:
         if self._data.follower:
@@ -101,8 +109,7 @@ class InSync(ServerPart, Confirmation):
         self._holding = 0
         self._replicas.too_few_in_sync = False
         self.leading = True
-        self._others = state.least
-        self.configure()
+        self.learn(state)
 
     def silence(self) -> None:
         """Stop releasing replies, because this member gives up leadership. Its confirmed offset remains confirmed."""
@@ -132,19 +139,26 @@ class InSync(ServerPart, Confirmation):
             self._joining = {name: since for name, since in self._joining.items() if self.feed(name) is not None}
             for feed in tuple(self._replicas.feeds):  # perhaps of a member that was not known when it acknowledged
                 self.heard(feed)
+        self.learn(state)
+
+    def learn(self, state: ServerGroupState) -> None:
+        """The coordinator has these settings of the members. Called after each reading, also on followers."""
         self._others = state.least
         self.configure()
 
     def configure(self) -> None:
         """Apply a change of the settings of this member or of the others (Rule 6)."""
         own, waited = own_least(self._config), self.least
-        self.least = max(own, self._others)
+        self.least = max(own, self._others or 0)
         if self.leading and bool(self.least) != bool(waited):
             self._replicas.ask()  # also notifies the replicas whether to acknowledge each tick
         if own != self._own:
             self._own = own
             self._wake()  # the record of this member is updated
-        self.recount()
+        if self.leading:
+            self.recount()
+        else:
+            self._ticks.confirmed_changed()  # also at the start: a follower withholds before it has read the state
 
     # -- offsets -------------------------------------------------------------------------------------------------
     def feed(self, name: str) -> ReplicaFeed | None:

@@ -31,7 +31,8 @@ class NumberedAcks(ServerPart, Confirmation):
         self._ticks.confirmation = self
 
     def needed(self) -> bool:
-        return self._link.withholds() if self._data.follower else self._config.replica_acks > 0
+        required = self._config.replica_acks > 0
+        return self._link.withholds(required) if self._data.follower else required
 
     def confirmed(self) -> int:
         return self._link.confirmed if self._data.follower else self._confirmed

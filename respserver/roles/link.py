@@ -220,9 +220,12 @@ class LeaderLink(ServerPart):
             self.confirmed = offset
             self._ticks.confirmed_changed()
 
-    def withholds(self) -> bool:
-        """Return whether the replies of this server wait until the leader has confirmed what they show."""
-        return self._config.replica_acks != 0 if self._each is None else self._each
+    def withholds(self, required: bool) -> bool:
+        """Return whether the replies of this server wait until the leader has confirmed what they show.
+
+        ``required``: the result while the leader has not sent whether it withholds replies.
+        """
+        return required if self._each is None else self._each
 
     def _answer(self) -> None:
         """Acknowledge if the leader has requested it; while batches are stalled, on_time() does it later.

@@ -144,6 +144,33 @@ def test_a_leader_needs_its_lease_with_replica_acks_0(group: Group, when: str) -
     wait_until(lambda: "settings" not in str(status(leader)["warnings"]), "all have the same settings again")
 
 
+def test_a_follower_with_replica_acks_0_withholds_what_the_group_has_not_confirmed(servers: Cluster) -> None:
+    group = Group(servers, group_lease=30_000, in_sync_timeout=30_000)  # nobody else leads while the leader is stopped
+    leader = group.wait()
+    follower, silent = group.others(leader)
+    leader("SET", "seen", "old")
+    silent.freeze()
+    before = follower.info()["slave_repl_offset"]
+    with Raw(leader.port) as writer:
+        writer.send("SET", "seen", "new")
+        wait_until(lambda: follower.info()["slave_repl_offset"] > before, "the follower has the write")
+        assert writer.nothing_yet()
+        leader.freeze()
+        follower.kill()
+        follower.config["replica-acks"] = 0
+        follower.start()
+        with Raw(follower.port) as reader:
+            reader.send("GET", "seen")
+            wait_until(lambda: follower.info().get("withheld_clients") == 1, "the read waits")
+            wait_until(
+                lambda: {each["min_in_sync"] for each in status(follower).get("members", ())} == {0, 2}, "joined"
+            )
+            assert reader.nothing_yet()
+            silent.thaw()
+            leader.thaw()
+            assert reader.read() == b"new"
+
+
 def test_a_lost_follower_leaves_the_set_first(group: Group) -> None:
     leader = group.wait()
     gone = group.others(leader)[0]

@@ -137,7 +137,10 @@ def message_before_its_changes() -> list[Patch]:
 
 def replica_shows_unconfirmed() -> list[Patch]:
     """A replica answers reads before the leader has confirmed what they show."""
-    return [(LeaderLink, "withholds", lambda link: False)]
+    return [
+        (InSync, "_follower_withholds", lambda insync: False),
+        (LeaderLink, "withholds", lambda link, required: False),
+    ]
 
 
 def withheld_replies_outlive_the_role() -> list[Patch]:

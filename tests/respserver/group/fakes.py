@@ -81,8 +81,8 @@ class Server:
             feeds=[], too_few_in_sync=False, count=lambda: None, group=None, group_id="", ask=self.ask
         )
         self.link = SimpleNamespace(
-            withholds=lambda: False, confirmed=0, confirmed_up_to=lambda offset: None, syncing=False, up=False,
-            cluster=SimpleNamespace(epoch=0, shard=""), leads_to=lambda host, port: False, group=None,
+            withholds=lambda required: required, confirmed=0, confirmed_up_to=lambda offset: None, syncing=False,
+            up=False, cluster=SimpleNamespace(epoch=0, shard=""), leads_to=lambda host, port: False, group=None,
         )  # fmt: skip
         self.parts: Any = SimpleNamespace(
             loop=None, config=self.config, clock=SimpleNamespace(mono=lambda: self.mono, now=lambda: 0),

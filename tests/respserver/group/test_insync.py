@@ -165,3 +165,15 @@ def test_replies_wait_if_any_member_requires_it() -> None:
     assert server.in_sync.confirmed() == 0
     server.in_sync.heard(server.feed("A", 2000))
     assert server.in_sync.confirmed() == 2000
+
+
+def test_a_follower_withholds_if_any_member_requires_it() -> None:
+    server = Server("X")
+    server.data.follower, server.config.replica_acks = True, 0
+    server.in_sync.configure()
+    assert (server.in_sync.needed(), server.in_sync.each()) == (True, True)  # the state has not been read
+    server.in_sync.learn(group("L", "A", "X", least=0))
+    assert (server.in_sync.needed(), server.in_sync.each()) == (False, False)
+    server.link.withholds = lambda required: False  # as sent by a leader that has not read the last state
+    server.in_sync.learn(with_other(1))
+    assert (server.in_sync.needed(), server.in_sync.each()) == (True, True)
