@@ -61,7 +61,7 @@ GROUP_MUTATIONS: dict[str, GroupMutation] = {
         quick=True,
     ),
     "reads do not wait": GroupMutation(
-        replies.reads_do_not_wait, _case(2, "isolate", **_PLAIN), report="any more, on the same connection", quick=True
+        replies.reads_do_not_wait, _case(58, "isolate", **_PLAIN), report="any more, on the same connection", quick=True
     ),
     "blocked reads do not wait": GroupMutation(
         replies.blocked_reads_do_not_wait,
@@ -114,7 +114,7 @@ GROUP_MUTATIONS: dict[str, GroupMutation] = {
     ),
     "joins before it has everything": GroupMutation(
         replies.joins_before_it_has_everything,
-        _case(13, "isolate", "kill", "slow", **_WRITERS),
+        _case(14, "pause", "partition", at_once=3, **_PLAIN),
         report="lacks the entry",
         quick=True,
     ),
@@ -170,7 +170,7 @@ GROUP_MUTATIONS: dict[str, GroupMutation] = {
     ),
     "shortest log wins": GroupMutation(
         rejoin.shortest_log_wins,
-        _case(78, "partition", "kill", "one_way", at_once=3, **_WRITERS),
+        _case(94, "kill", "partition", "diverge", at_once=3, **_WRITERS),
         report="takes the lead with a log of",
         quick=True,
     ),
@@ -194,13 +194,13 @@ GROUP_MUTATIONS: dict[str, GroupMutation] = {
     ),
     "wrong nodes are reused": GroupMutation(
         rejoin.unequal_nodes_are_reused,
-        _case(15, "diverge", "checkpoint", "checkpoint", node_entries=4, backlog=1, at_once=3, **_WRITERS),
+        _case(37, "diverge", "checkpoint", "checkpoint", node_entries=10, backlog=1, at_once=3, **_PLAIN),
         report="contents differ",
         quick=True,
     ),
     "rewinds too far": GroupMutation(
         rejoin.rewinds_too_far,
-        _case(25, "diverge", "failover", **_PLAIN),
+        _case(41, "diverge", "failover", **_PLAIN),
         report="deletes entries that were acknowledged",
         quick=True,
     ),
