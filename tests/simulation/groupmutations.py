@@ -65,12 +65,12 @@ GROUP_MUTATIONS: dict[str, GroupMutation] = {
     ),
     "blocked reads do not wait": GroupMutation(
         replies.blocked_reads_do_not_wait,
-        _case(1, "isolate", **_BLOCKED),
+        _case(14, "isolate", **_BLOCKED),
         report="a client that reads on from",
         quick=True,
     ),
     "messages do not wait": GroupMutation(
-        replies.messages_do_not_wait, _case(16, "isolate", **_TOLD), report="acknowledged or seen, and lost", quick=True
+        replies.messages_do_not_wait, _case(14, "isolate", **_TOLD), report="acknowledged or seen, and lost", quick=True
     ),
     "message before its changes": GroupMutation(
         replies.message_before_its_changes, _case(0, "failover", **_TOLD), report="which it does not have", quick=True
@@ -110,7 +110,7 @@ GROUP_MUTATIONS: dict[str, GroupMutation] = {
         replies.joining_does_not_count, _case(1, "lost_swap", **_PAIR, **_PLAIN), report="lacks the entry", quick=True
     ),
     "lost reply is a failure": GroupMutation(
-        replies.lost_reply_is_a_failure, _case(1, "lost_swap", **_PAIR, **_PLAIN), report="lacks the entry", quick=True
+        replies.lost_reply_is_a_failure, _case(10, "lost_swap", **_PAIR, **_PLAIN), report="lacks the entry", quick=True
     ),
     "joins before it has everything": GroupMutation(
         replies.joins_before_it_has_everything,
@@ -141,12 +141,12 @@ GROUP_MUTATIONS: dict[str, GroupMutation] = {
         replies.lease_without_margin, _case(0, "cut_off", drift=0.02, **_PLAIN), report="has ended, and", quick=True
     ),
     "lost lease is not described": GroupMutation(
-        replies.lost_lease_is_not_described, _case(9, "cut_off", **_ROLES), report="Bug while running ROLE", quick=True
+        replies.lost_lease_is_not_described, _case(1, "cut_off", **_ROLES), report="Bug while running ROLE", quick=True
     ),
     # elections and handovers
     "outsider is elected": GroupMutation(
         rejoin.outsider_is_elected,
-        _case(14, "partition", "pause", seconds=8.0, **_PAIR, **_PLAIN),
+        _case(25, "partition", "pause", seconds=8.0, **_PAIR, **_PLAIN),
         report="and the set was",
         quick=True,
     ),
@@ -161,7 +161,7 @@ GROUP_MUTATIONS: dict[str, GroupMutation] = {
     ),
     "keeps its link": GroupMutation(
         rejoin.keeps_its_link,
-        _case(0, "isolate", "kill", "failover", **_PLAIN),
+        _case(1, "isolate", "kill", "failover", **_PLAIN),
         report="is acknowledged, and on 1 members",
         quick=True,
     ),
@@ -176,7 +176,7 @@ GROUP_MUTATIONS: dict[str, GroupMutation] = {
     ),
     "hands over too early": GroupMutation(
         rejoin.hands_over_too_early,
-        _case(7, "failover", **_WRITERS),
+        _case(6, "failover", **_WRITERS),
         report="which lacks a part of its log",
         quick=True,
     ),
