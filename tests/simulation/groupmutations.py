@@ -83,7 +83,7 @@ GROUP_MUTATIONS: dict[str, GroupMutation] = {
     ),
     "withheld replies outlive the role": GroupMutation(
         replies.withheld_replies_outlive_the_role,
-        _case(3, "diverge", "one_way", **_PLAIN),
+        _case(7, "diverge", "one_way", **_PLAIN),
         report="any more, on the same connection",
         quick=True,
     ),
@@ -107,7 +107,7 @@ GROUP_MUTATIONS: dict[str, GroupMutation] = {
         quick=True,
     ),
     "joining does not count": GroupMutation(
-        replies.joining_does_not_count, _case(1, "lost_swap", **_PAIR, **_PLAIN), report="lacks the entry", quick=True
+        replies.joining_does_not_count, _case(0, "lost_swap", **_PAIR, **_PLAIN), report="lacks the entry", quick=True
     ),
     "lost reply is a failure": GroupMutation(
         replies.lost_reply_is_a_failure, _case(10, "lost_swap", **_PAIR, **_PLAIN), report="lacks the entry", quick=True
@@ -120,20 +120,20 @@ GROUP_MUTATIONS: dict[str, GroupMutation] = {
     ),
     "copy in the set": GroupMutation(
         replies.copy_in_the_set,
-        _case(0, "distrust", "lost_replies", **_PLAIN),
+        _case(2, "distrust", "lost_replies", **_PLAIN),
         report="is in the in-sync set, and receives a copy",
         quick=True,
     ),
     # the lease
     "lease not checked": GroupMutation(
         replies.lease_not_checked,
-        _case(2, "deserted", **_PLAIN),
+        _case(0, "deserted", **_PLAIN),
         report="which were acknowledged or seen before",
         quick=True,
     ),
     "renewed while stuck": GroupMutation(
         replies.renewed_while_stuck,
-        _case(5, "stuck", **_PLAIN),
+        _case(1, "stuck", **_PLAIN),
         report="still leads, though its event loop is stuck",
         quick=True,
     ),
@@ -186,7 +186,7 @@ GROUP_MUTATIONS: dict[str, GroupMutation] = {
     ),
     "rewinds too little": GroupMutation(
         rejoin.rewinds_too_little,
-        _case(19, "diverge", **_PLAIN),
+        _case(13, "diverge", **_PLAIN),
         report="nothing is acknowledged although no fault happens any more",
     ),
     "rewinds under its store": GroupMutation(
