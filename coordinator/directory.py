@@ -24,6 +24,7 @@ import secrets
 import shutil
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 from urllib.parse import quote
@@ -62,28 +63,39 @@ class DirectoryCoordinator:
     """The coordinator of one process in a directory. The calls run in a thread: they wait for the disk."""
 
     def __init__(
-        self, path: Path, *, timeout: float, clock: Callable[[], float] = boottime, boot: Callable[[], str] = boot_id
-    ) -> None:
-        """Open or create the directory. ``timeout``: seconds that a call may take. Raises CoordinatorConfigError."""
+        self, path: Path, *, timeout: float, create: bool = True, clock: Callable[[], float] = boottime,
+        boot: Callable[[], str] = boot_id,
+    ) -> None:  # fmt: skip
+        """Open the directory; with ``create``, create it if it is missing. Raises CoordinatorConfigError.
+
+        If the directory can't be used now, each call tries to open it again. ``timeout``: seconds that a call may take.
+        """
         if not path.is_absolute():
             raise CoordinatorConfigError(f"{path} is a relative path: write file:///absolute/path")
-        filesystem.prepare(path)
         self._path = path
-        self._identity = filesystem.identity(path)
+        self._create = create
         self._timeout = timeout
         self._clock = clock
         try:
-            boot_now = boot()
+            self._leases = path / "leases" / boot()
         except OSError as error:
             raise CoordinatorConfigError(f"file: needs Linux's boot ID ({error}): use etcd:// here") from error
-        self._leases = path / "leases" / boot_now
-        self._leases.mkdir(mode=0o700, exist_ok=True)
-        filesystem.remove_leases_of_other_boots(path / "leases", boot_now)
+        self._identity: tuple[int, int] | None = None  # of the directory; None: it could not be opened
+        with suppress(CoordinatorError, OSError):
+            self._open()
         self._locks: dict[str, int] = {}  # descriptors of the locks of leases that were granted here
         self._known: dict[str, tuple[int, _Key]] = {}  # the last version that was read of each key; it never changes
         self._watches: set[_DirectoryWatch] = set()
         self._threads = ThreadPoolExecutor(1, "coordinator")
         self._closed = False
+
+    def _open(self) -> None:
+        """Open the directory. Raises CoordinatorError, CoordinatorConfigError, OSError."""
+        filesystem.prepare(self._path, self._create)
+        identity = filesystem.identity(self._path)
+        self._leases.mkdir(mode=0o700, exist_ok=True)
+        filesystem.remove_leases_of_other_boots(self._leases.parent, self._leases.name)
+        self._identity = identity
 
     async def get(self, key: str) -> Versioned | None:
         """See ``Coordinator.get``."""
@@ -136,9 +148,13 @@ class DirectoryCoordinator:
     def _checked(self, call: Callable[[], T]) -> T:
         """Execute a call; convert the errors of the disk."""
         try:
-            if filesystem.identity(self._path) != self._identity:
+            if self._identity is None:
+                self._open()
+            elif filesystem.identity(self._path) != self._identity:
                 raise CoordinatorError(f"{self._path} was replaced while it was in use: restart the members")
             return call()
+        except CoordinatorConfigError as error:
+            raise CoordinatorError(str(error)) from error
         except FileNotFoundError as error:
             raise CoordinatorError(f"{self._path} was removed while it was in use ({error.filename})") from error
         except OSError as error:

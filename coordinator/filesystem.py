@@ -14,16 +14,22 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import time
 from pathlib import Path
 from typing import Final
 
-from .interface import CoordinatorConfigError
+from .interface import CoordinatorConfigError, CoordinatorError
 from .versions import NEW, sync_directory
 
 FORMAT: Final = "format"
 _MARK: Final = re.compile(r"tidelog coordinator (\d+) ([0-9a-f]{32})\n?")
 _ABANDONED: Final = 60.0  # seconds after which a file that is being written belongs to a process that has died
+
+_ABSENT: Final = (
+    "mount or restore it, or check the URL. If the state of the group is lost, stop all members, delete the file"
+    " 'group' in the directory of each member, and start the member with the most data first"
+)
 
 # Machines that share one of these have different boot clocks, so each would consider the leases of the others expired.
 _NETWORK: Final = {
@@ -32,19 +38,26 @@ _NETWORK: Final = {
 }  # fmt: skip
 
 
-def prepare(directory: Path) -> None:
-    """Create missing parts of a coordinator's directory. Raises CoordinatorConfigError if it cannot be used."""
+def prepare(directory: Path, create: bool) -> None:
+    """Create missing parts of a coordinator's directory; with ``create``, also the directory.
+
+    Raises CoordinatorConfigError if it is not a directory for a coordinator. Raises CoordinatorError if it can't be
+    used now, because it is missing, not mounted, or not accessible.
+    """
     try:
-        if not directory.parent.is_dir():
-            raise CoordinatorConfigError(f"{directory}: the directory {directory.parent} does not exist: create it")
-        directory.mkdir(mode=0o700, exist_ok=True)
+        if not _is_directory(directory.parent):
+            raise CoordinatorError(f"{directory}: the directory {directory.parent} does not exist: create or mount it")
+        if not _is_directory(directory):
+            if not create:
+                raise CoordinatorError(f"{directory} does not exist: {_ABSENT}")
+            directory.mkdir(mode=0o700, exist_ok=True)
         kind = file_system(directory)
         if kind in _NETWORK:
             raise CoordinatorConfigError(
                 f"{directory} is on a network file system ({kind}), whose machines share no clock: "
                 "use a local directory or etcd://"
             )
-        _mark(directory)
+        _mark(directory, create)
         for name in ("keys", "leases"):
             (directory / name).mkdir(mode=0o700, exist_ok=True)
         _check_access(directory)
@@ -52,9 +65,26 @@ def prepare(directory: Path) -> None:
     except FileExistsError:
         raise CoordinatorConfigError(f"{directory} is not a directory: use a directory") from None
     except OSError as error:
-        raise CoordinatorConfigError(
+        raise CoordinatorError(
             f"{directory} cannot be used: {error.strerror}: run all members as one user that may write there"
         ) from error
+
+
+def _is_directory(path: Path) -> bool:
+    """Return whether a path is a directory. Raises CoordinatorConfigError if it is something else. Raises OSError,
+    CoordinatorError."""
+    try:
+        if stat.S_ISDIR(path.stat().st_mode):
+            return True
+    except FileNotFoundError:
+        if path.is_symlink():  # without this check, the target would be created
+            raise CoordinatorError(
+                f"{path} is a symbolic link to {os.readlink(path)}, which does not exist: create or mount it"
+            ) from None
+        return False
+    except NotADirectoryError:
+        pass
+    raise CoordinatorConfigError(f"{path} is not a directory: use a directory")
 
 
 def identity(directory: Path) -> tuple[int, int]:
@@ -63,7 +93,7 @@ def identity(directory: Path) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _mark(directory: Path) -> None:
+def _mark(directory: Path, create: bool) -> None:
     """Create the mark, or check it."""
     path = directory / FORMAT
     if not path.exists():
@@ -72,6 +102,8 @@ def _mark(directory: Path) -> None:
             raise CoordinatorConfigError(
                 f"{directory} has files that are not a coordinator's ({foreign[0]}): use an empty or new directory"
             )
+        if not create and not path.exists():
+            raise CoordinatorError(f"{directory} is empty: {_ABSENT}")
         new = directory / f"{NEW}{secrets.token_hex(8)}"
         try:
             with new.open("x", encoding="ascii") as file:
@@ -95,7 +127,7 @@ def _mark(directory: Path) -> None:
 def _check_access(directory: Path) -> None:
     for path in (directory, directory / "keys", directory / "leases"):
         if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-            raise CoordinatorConfigError(f"{path} is not writable: run all members as one user that may write there")
+            raise CoordinatorError(f"{path} is not writable: run all members as one user that may write there")
 
 
 def _remove_abandoned(directory: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Protocol
 from coordinator.interface import Coordinator, CoordinatorConfigError, Lease
 from respserver.config.conffile import ConfigError
 from respserver.config.config import Config
+from respserver.group import identity
 
 
 class RenewedLease(Protocol):
@@ -48,20 +49,21 @@ def without_password(url: str) -> str:
 
 
 def services(config: Config) -> GroupServices:
-    """Return the services for the directive ``coordinator``. Raises ConfigError."""
+    """Return the services for the directive ``coordinator``. Raises ConfigError, CorruptError, OSError."""
     from coordinator.clock import boottime
     from coordinator.connect import connect
     from coordinator.keeper import LeaseKeeper
 
     timeout = config.group_lease / 5000  # a fifth of the lease leaves time for another attempt
     try:
-        coordinator = connect(config.coordinator, timeout=timeout)
+        # The directory of a group that exists may be on a file system that is not mounted yet.
+        coordinator = connect(config.coordinator, timeout=timeout, create=not identity.load(config).group_id)
     except CoordinatorConfigError as error:
         raise ConfigError(f"coordinator: {error}") from error
     return GroupServices(
         coordinator,
         lambda lease, granted, changed: LeaseKeeper(
-            lambda: connect(config.coordinator, timeout=timeout), lease, granted, changed
+            lambda: connect(config.coordinator, timeout=timeout, create=False), lease, granted, changed
         ),
         boottime,
     )

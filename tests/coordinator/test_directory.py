@@ -239,11 +239,9 @@ def test_damage_is_reported_with_the_file(tmp_path: Path, damage: bytes) -> None
         ("/var/lib/tide", "begins with one of etcd:, file:"),
         ("zookeeper://a", "begins with one of etcd:, file:"),
         ("", "begins with one of etcd:, file:"),
-        ("file:///nowhere/at/all", "the directory /nowhere/at does not exist: create it"),
-        ("file:///proc/tide", "cannot be used"),
         ("file:///etc", "has files that are not a coordinator's"),
         ("file:///etc/passwd", "is not a directory"),
-        ("file:///etc/passwd/tide", "/etc/passwd does not exist|not a directory"),
+        ("file:///etc/passwd/tide", "/etc/passwd is not a directory"),
     ],
 )
 def test_bad_urls(url: str, text: str) -> None:
@@ -281,14 +279,93 @@ def test_another_mark(tmp_path: Path, mark: str, text: str) -> None:
         connect(f"file://{tmp_path}")
 
 
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("file:///nowhere/at/all", "the directory /nowhere/at does not exist: create or mount it"),
+        ("file:///proc/tide", "cannot be used"),
+    ],
+)
+def test_a_directory_that_cannot_be_created(url: str, text: str) -> None:
+    async def story() -> None:
+        one = connect(url)
+        for _ in range(2):
+            with pytest.raises(CoordinatorError, match=text):
+                await one.get("k")
+        await one.close()
+
+    asyncio.run(story())
+
+
 def test_a_directory_without_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        one = connect(f"file://{tmp_path}", timeout=20)
+        with pytest.raises(CoordinatorError, match="run all members as one user that may write there"):
+            await one.get("k")
+        permit()
+        assert await one.swap("k", b"1", 0) == 1
+        await one.close()
+
+    def permit() -> None:
+        tmp_path.chmod(0o700)
+        monkeypatch.undo()
+
     if os.geteuid() == 0:  # root may write anywhere: act as if not
         monkeypatch.setattr(os, "access", lambda *_: False)
     else:
         tmp_path.chmod(0o500)
-    with pytest.raises(CoordinatorConfigError, match="run all members as one user that may write there"):
-        connect(f"file://{tmp_path}")
-    tmp_path.chmod(0o700)
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("where", ["parent", "directory"])
+def test_a_dangling_link_is_not_followed(tmp_path: Path, where: str) -> None:
+    target, link = tmp_path / "target", tmp_path / "link"
+    link.symlink_to(target)
+
+    async def story() -> None:
+        one = connect(f"file://{link}" + ("/tide" if where == "parent" else ""), timeout=20)
+        with pytest.raises(CoordinatorError, match=f"link to {target}, which does not exist: create or mount it"):
+            await one.get("k")
+        assert not target.exists()
+        target.mkdir()
+        assert await one.swap("k", b"1", 0) == 1
+        await one.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("before", ["missing", "empty"])
+def test_a_directory_that_must_exist(tmp_path: Path, before: str) -> None:
+    """It is not created, since it may be on a file system that is not mounted."""
+    path = tmp_path / "tide"
+    if before == "empty":
+        path.mkdir()
+
+    async def story() -> None:
+        one = connect(f"file://{path}", timeout=20, create=False)
+        text = f"{path} is empty: mount" if before == "empty" else f"{path} does not exist: mount"
+        with pytest.raises(CoordinatorError, match=text):
+            await one.get("k")
+        assert not (path / "format").exists()
+        other = connect(f"file://{path}", timeout=20)
+        assert await other.swap("k", b"1", 0) == 1
+        assert await one.get("k") == Versioned(b"1", 1)
+        await one.close()
+        await other.close()
+
+    asyncio.run(story())
+
+
+def test_a_directory_that_appears_on_a_network_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        one = connect(f"file://{tmp_path}/late/tide", timeout=20)
+        (tmp_path / "late").mkdir()
+        monkeypatch.setattr(filesystem, "file_system", lambda directory: "nfs4")
+        with pytest.raises(CoordinatorError, match=r"network file system \(nfs4\)"):
+            await one.get("k")
+        await one.close()
+
+    asyncio.run(story())
 
 
 def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

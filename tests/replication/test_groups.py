@@ -391,11 +391,50 @@ def test_directories_of_other_groups(group: Group) -> None:
     other.config = {**before, "group-member": "m7"}
     with pytest.raises(ServerError, match=f"belongs to the member '{before['group-member']}', not to 'm7'"):
         other.start()
-    other.config = {**before, "coordinator": f"file://{group.servers.top}/empty"}
+    another = f"file://{group.servers.top}/another"
+    stranger = group.servers.node(group="ebb", coordinator=another, group_lease=2000)
+    wait_until(lambda: status(stranger)["phase"] == "leading", "the other coordinator has a state of another group")
+    stranger.kill()
+    other.config = {**before, "coordinator": another}
     other.start()
     wait_until(lambda: "has no state of the group tide" in status(other)["problem"], "it says so")
     other.kill()
     other.config = before
+
+
+def test_a_member_waits_for_the_directory_of_its_coordinator(servers: Cluster) -> None:
+    target, link = servers.top / "mounted", servers.top / "link"
+    link.symlink_to(target)
+    group = Group(servers, members=1, coordinator=f"file://{link}/tide", min_in_sync=1)
+    (member,) = group.nodes
+    problem = f"is unavailable; this member waits: {link} is a symbolic link to {target}, which does not exist"
+    wait_until(lambda: problem in status(member)["problem"], "it says so")
+    wait_until(lambda: member.logged(problem), "it logs it")
+    assert member.info()["group_phase"] == status(member)["phase"] == "joining"
+    assert "READONLY" in str(member.say("SET", "k", "v"))
+    assert not target.exists()
+    target.mkdir()
+    wait_until(lambda: group.leader() is member, "it leads")
+    assert status(member)["problem"] == ""
+    assert member("SET", "k", "v")
+    member.kill()
+    target.rename(servers.top / "away")
+    target.mkdir()  # as an empty mount point
+    (target / "tide").mkdir()
+    member.start()
+    wait_until(lambda: f"{link}/tide is empty: mount" in status(member)["problem"], "it waits again")
+    assert not any((target / "tide").iterdir())
+    (target / "tide").rmdir()
+    target.rmdir()
+    (servers.top / "away").rename(target)
+    wait_until(lambda: group.leader() is member, "it leads again")
+    assert member("GET", "k") == b"v"
+
+
+def test_a_file_as_the_directory_of_the_coordinator_ends_the_start(servers: Cluster) -> None:
+    (servers.top / "file").touch()
+    with pytest.raises(ServerError, match=r"coordinator: .*/file is not a directory: use a directory"):
+        Group(servers, members=1, coordinator=f"file://{servers.top}/file")
 
 
 def test_a_lost_directory_is_never_eligible(servers: Cluster) -> None:
