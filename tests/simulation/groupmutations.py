@@ -166,7 +166,7 @@ GROUP_MUTATIONS: dict[str, GroupMutation] = {
         quick=True,
     ),
     "hands over aloud": GroupMutation(
-        rejoin.hands_over_aloud, _case(0, "failover", **_PLAIN), report="and is not silent", quick=True
+        rejoin.hands_over_aloud, _case(1, "failover", **_PLAIN), report="and is not silent", quick=True
     ),
     "shortest log wins": GroupMutation(
         rejoin.shortest_log_wins,
@@ -182,7 +182,7 @@ GROUP_MUTATIONS: dict[str, GroupMutation] = {
     ),
     # rejoining
     "history keeps its ID": GroupMutation(
-        rejoin.history_keeps_its_id, _case(0, "diverge", **_PLAIN), report="contents differ at log offset", quick=True
+        rejoin.history_keeps_its_id, _case(2, "diverge", **_PLAIN), report="contents differ at log offset", quick=True
     ),
     "rewinds too little": GroupMutation(
         rejoin.rewinds_too_little,
@@ -190,7 +190,7 @@ GROUP_MUTATIONS: dict[str, GroupMutation] = {
         report="nothing is acknowledged although no fault happens any more",
     ),
     "rewinds under its store": GroupMutation(
-        rejoin.rewinds_under_its_store, _case(0, "diverge", "checkpoint", **_PLAIN), report="does not run", quick=True
+        rejoin.rewinds_under_its_store, _case(2, "diverge", "checkpoint", **_PLAIN), report="does not run", quick=True
     ),
     "wrong nodes are reused": GroupMutation(
         rejoin.unequal_nodes_are_reused,
