@@ -16,7 +16,7 @@ from tests.tidelog.flows.netkit import Seen, feed, given, port_of, running, seen
 from tests.waiting import until
 from tidelog.flows import Event, Flow
 from tidelog.flows.codecs.base import codec
-from tidelog.flows.connectors.http import contentencoding
+from tidelog.flows.connectors.http import server
 from tidelog.flows.connectors.sockets.tcp import FOUND, TcpServer
 from tidelog.flows.connectors.sockets.udp import UdpServer, UdpServerOptions
 from tidelog.flows.interceptors import compression
@@ -51,7 +51,7 @@ def test_thousands_of_empty_members_are_not_copied_over_and_over(way: str, monke
     monkeypatch.setattr(compression, "zlib", Zlib)
     _Counting.given = 0
     if way == "body":
-        assert contentencoding.decompressed(packed, "gzip", 1 << 20) == b"end"
+        assert server.decompressed(packed, "gzip", 1 << 20) == b"end"
     else:
         assert preprocessor("gzip", 1 << 20).feed(packed) == [b"end"]
     assert _Counting.given < len(packed) * 1000
@@ -63,11 +63,11 @@ def test_what_was_packed_in_one_member_is_unpacked_in_any_portions() -> None:
         (gzip.compress(data), "gzip"), (zlib.compress(data), "deflate"), (gzip.compress(data, 0), "gzip"),
         (gzip.compress(data[:70_000]) + gzip.compress(data[70_000:]), "gzip"),
     ):  # fmt: skip
-        assert contentencoding.decompressed(packed, encoding, len(data)) == data
+        assert server.decompressed(packed, encoding, len(data)) == data
         with pytest.raises(compression.DecompressedTooLongError):
-            contentencoding.decompressed(packed, encoding, len(data) - 1)
+            server.decompressed(packed, encoding, len(data) - 1)
         with pytest.raises(ValueError, match="ends too early"):
-            contentencoding.decompressed(packed[:-1], encoding, len(data))
+            server.decompressed(packed[:-1], encoding, len(data))
 
 
 @pytest.mark.parametrize("text", ["1" * 400_000, "1" * 400_000 + ".5", "0x" + "1" * 400_000])

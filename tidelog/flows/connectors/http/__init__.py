@@ -10,6 +10,4 @@
     listener         one HTTP server for each address of the process
     listenoptions    options of connectors that accept HTTP connections
     cors             access for pages of other origins
-    contentencoding  decompression of request bodies, up to a size limit
-    receivebuffer    messages that were received and not pulled yet
 """

@@ -16,12 +16,8 @@ REMEMBERED: Final = 600  # s for which a browser caches the response to a prefli
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
-def origins_of(given: Sequence[str]) -> list[str]:
-    """Return origins in the form of browsers. Raises ValueError if one is not an origin."""
-    return [_origin(each) for each in given]
-
-
-def _origin(given: str) -> str:
+def origin_of(given: str) -> str:
+    """Return an origin in the form of browsers. Raises ValueError if it is not one."""
     if given in ("*", "null"):  # null: pages from files, and frames in a sandbox
         return given
     try:

@@ -31,7 +31,7 @@ class HttpListenerOptions(PayloadOptions, kw_only=True):
         super().__post_init__()
         check_path(self.path)
         if self.origins is not None:
-            self.origins = cors.origins_of(self.origins)
+            self.origins = [cors.origin_of(each) for each in self.origins]
 
     def admits(self, request: web.BaseRequest) -> bool:
         """Return whether the page that sent the request has access."""

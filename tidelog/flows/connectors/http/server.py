@@ -21,17 +21,19 @@ from tidelog.flows.api.errors import RejectError
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import DISCARD, OK, REJECT, RETRY, Token
 from tidelog.flows.connectors.http import cors
-from tidelog.flows.connectors.http.contentencoding import KNOWN, decompressed
 from tidelog.flows.connectors.http.listening import ListeningConnector, error_response
 from tidelog.flows.connectors.http.listenoptions import HttpListenerOptions
 from tidelog.flows.connectors.http.options import content_type
 from tidelog.flows.connectors.http.requests import is_bad_header
 from tidelog.flows.connectors.payload import PayloadReader, PayloadWriter
-from tidelog.flows.interceptors.compression import DecompressedTooLongError
+from tidelog.flows.interceptors.compression import DecompressedTooLongError, DecompressOptions, Gunzip, Inflate
 from tidelog.options.limits import AtLeastOne
 from tidelog.options.units import Duration, Size
 
 log = logging.getLogger("tidelog.flows")
+
+_DECOMPRESS: Final = {"gzip": Gunzip, "x-gzip": Gunzip, "deflate": Inflate}
+KNOWN: Final = frozenset(("", "identity", *_DECOMPRESS))  # encodings of request bodies
 
 CLOSING: Final = 5.0  # s to finish sending responses when a connector is closed
 _SHARED: Final = "http_requests"  # the key in ``FlowContext.shared``: requests by ID
@@ -382,3 +384,12 @@ class HttpServer(ListeningConnector):
         """Close the connection after the response, because the body was not read to its end."""
         response.force_close()
         return response
+
+
+def decompressed(data: bytes, encoding: str, most: int) -> bytes:
+    """Return the decompressed body. encoding: one of KNOWN.
+
+    Raises DecompressedTooLongError if it is longer than ``most``, and ValueError if it is not valid.
+    """
+    kind = _DECOMPRESS.get(encoding)
+    return data if kind is None else kind(DecompressOptions(), most).message(data)

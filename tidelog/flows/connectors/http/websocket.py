@@ -12,6 +12,7 @@ import contextlib
 import itertools
 import logging
 import secrets
+from collections import deque
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
@@ -28,7 +29,6 @@ from tidelog.flows.api.tokens import DISCARD, OK, REJECT, RETRY
 from tidelog.flows.connectors.http.listening import ListeningConnector, error_response
 from tidelog.flows.connectors.http.listenoptions import HttpListenerOptions
 from tidelog.flows.connectors.http.options import ClientTlsOptions, HttpAuth
-from tidelog.flows.connectors.http.receivebuffer import ReceiveBuffer
 from tidelog.flows.connectors.http.requests import check_url, is_bad_header
 from tidelog.flows.connectors.payload import PayloadOptions, PayloadReader, PayloadWriter
 from tidelog.options.limits import AtLeastOne
@@ -88,9 +88,8 @@ class _MessageFormat:
 
     def __init__(self, options: WebsocketClientOptions | WebsocketServerOptions) -> None:
         name = options.codec if isinstance(options.codec, str) else next(iter(options.codec))
-        self._text = options.frames == "text" or (options.frames is None and name in TEXTS)
-        if options.postprocessors and options.frames is None:
-            self._text = False
+        is_text = name in TEXTS and not options.postprocessors
+        self._text = is_text if options.frames is None else options.frames == "text"
         self._options = options
         self._writer = None if options.postprocessors else PayloadWriter(options)
 
@@ -149,13 +148,26 @@ async def _within(most: float, sending: Coroutine[Any, Any, None]) -> None:
         raise ConnectionError(str(error) or type(error).__name__) from error
 
 
-class _Receiver(ReceiveBuffer):
-    """The events of the messages that a connector has received."""
+class _Receiver:
+    """The events of the messages that a connector has received and that were not pulled.
+
+    They are bounded in number and bytes, so that peers are not read faster than the flow processes events.
+    """
 
     def __init__(self, options: WebsocketClientOptions | WebsocketServerOptions, connector: Source) -> None:
-        super().__init__(options.max_waiting, options.max_waiting_bytes, connector.wait)
         self._options = options
         self._connector = connector
+        self._bytes = 0
+        self._items: deque[tuple[Event, int]] = deque()
+        self._came = asyncio.Event()
+        self._room = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @property
+    def _full(self) -> bool:
+        return len(self._items) >= self._options.max_waiting or self._bytes >= self._options.max_waiting_bytes
 
     async def receive(self, socket: Socket, ids: Iterator[Any], meta: Mapping[str, Any] | None = None) -> None:
         """Read a connection to its end. Raises ValueError if it is not valid, and OSError if it breaks."""
@@ -165,17 +177,38 @@ class _Receiver(ReceiveBuffer):
         try:
             while (data := await _received(socket, options.ping)) is not None:
                 for part in reader.portions(data) if reads else ():
-                    await self._take(reader.feed(part, meta), ids, len(part))
+                    await self._put(reader.feed(part, meta), ids, len(part))
         except ValueError as error:
             broken = error
-        await self._take(reader.end(meta) if reads else [], ids, 0)
+        await self._put(reader.end(meta) if reads else [], ids, 0)
         if broken is not None:
             raise broken
 
-    async def _take(self, events: list[Event], ids: Iterator[Any], size: int) -> None:
-        for event in events:
+    async def _put(self, events: list[Event], ids: Iterator[Any], size: int) -> None:
+        """Wait for room, and add the events of ``size`` bytes."""
+        while self._full:
+            self._room.clear()
+            await self._room.wait()
+        for number, event in enumerate(events):
             event.id = next(ids)
-        await self.put(events, size)
+            self._items.append((event, 0 if number else size))
+        if events:
+            self._bytes += size
+            self._came.set()
+
+    async def take(self, limit: int) -> list[Event]:
+        """Implement ``pull``: return at most ``limit`` events, or none after an interruption."""
+        if not self._items:
+            self._came.clear()
+            await self._connector.wait(self._came.wait())
+        taken: list[Event] = []
+        while self._items and len(taken) < limit:
+            event, size = self._items.popleft()
+            self._bytes -= size
+            taken.append(event)
+        if not self._full:
+            self._room.set()
+        return taken
 
 
 class WebsocketClient(Source, Sink):
