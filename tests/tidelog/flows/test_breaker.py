@@ -12,8 +12,7 @@ from tidelog.flows.api.breaker import Breaker, BreakerReason
 from tidelog.flows.api.event import BATCH
 from tidelog.flows.api.signals import Restore, Trigger
 from tidelog.flows.api.tokens import OK, RETRY, Token
-from tidelog.flows.runtime.inflight import InFlight
-from tidelog.flows.runtime.slowstart import SlowStart
+from tidelog.flows.runtime.sourcewindow import InFlight, SlowStart
 
 MESSAGES = st.lists(st.tuples(st.sampled_from(["a:x", "a:y", "b:x"]), st.booleans()), max_size=30)
 

@@ -285,10 +285,8 @@ class FlowNode:
         self.upward(message)
 
     def on_settled(self, tokens: list[Token]) -> None:
-        """Process settled tokens of this node. By default, settle their parents in the same way."""
-        for token in tokens:
-            if token.parent is not None:
-                token.parent.settle(token.status, token.reason)
+        """Process settled tokens of this node."""
+        raise NotImplementedError
 
     def upward(self, message: Trigger | Restore) -> None:
         """Forward a breaker message to the inputs. A message that arrives on several paths is forwarded once, and

@@ -9,7 +9,7 @@ Rule 3: At most ``max_unsettled`` events are in flight. At this number the reaso
 Rule 4: Retries wait for the breaker in the same way as new events, so an outage costs no attempts.
 Rule 5: If the source waits for settlements, and all unsettled events are stored in operators that wait for more events
         (such as a batch larger than ``max_unsettled``), the operators are requested to release them (``gathering``).
-Rule 6: After a reason that ended by time, the source starts slowly (``slowstart``).
+Rule 6: After a reason that ended by time, the source starts slowly (``SlowStart``).
 Rule 7: ``halt`` of a source that owns its policy ends the flow after the pull and the call of ``settled`` in progress,
         HALTING seconds at most. ``settled`` returns the failed entry to the server. If the flow ended first, it would
         cancel a pull that has just received this entry again, and the entry would be redelivered only when its retry

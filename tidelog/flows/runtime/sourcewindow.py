@@ -7,13 +7,122 @@ Rule 3: After a reason that ended by time, the slow start limits the window furt
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections import deque
+from collections.abc import Iterable, Sequence, Set
+from typing import Final
 
 from tidelog.flows.api.connector import Source
 from tidelog.flows.api.event import BATCH
-from tidelog.flows.api.tokens import Token, WeakToken
-from tidelog.flows.runtime.inflight import InFlight
-from tidelog.flows.runtime.slowstart import SlowStart
+from tidelog.flows.api.tokens import RETRY, Token, WeakToken
+from tidelog.transport.backoff import Backoff, Delays
+
+BACKOFF: Final = Backoff(first=0.1, most=30.0)  # after failures during a slow start
+_SOME: Final = 64  # batches; below this number, settled tokens are not removed from the middle
+
+
+class InFlight:
+    """The tokens of a source by age, to find the oldest unsettled one.
+
+    The size is proportional to the number of unsettled tokens, in whatever order they are settled.
+    """
+
+    def __init__(self) -> None:
+        self._sent: deque[tuple[float, Sequence[Token | WeakToken]]] = deque()  # (event loop time, tokens)
+        self._looked = 0  # tokens of the first batch that are known to be settled
+        self._most = _SOME  # number of batches above which settled tokens are removed from the middle
+
+    def __len__(self) -> int:
+        """The number of batches."""
+        return len(self._sent)
+
+    def add(self, when: float, tokens: Sequence[Token | WeakToken]) -> None:
+        """Add tokens. The list then belongs to this object."""
+        self._sent.append((when, tokens))
+
+    def forget(self) -> None:
+        """Remove settled tokens."""
+        sent = self._sent
+        while sent:
+            tokens = sent[0][1]
+            looked = self._looked
+            for token in tokens[looked:] if looked else tokens:
+                if token.pending > 0:
+                    self._looked = looked
+                    break
+                looked += 1
+            else:
+                sent.popleft()
+                self._looked = 0
+                continue
+            break
+        if len(sent) > self._most:
+            left = [(when, [each for each in tokens if each.pending > 0]) for when, tokens in sent]
+            self._sent = deque(each for each in left if each[1])
+            self._looked = 0
+            self._most = max(_SOME, 2 * len(self._sent))
+
+    def oldest(self) -> float | None:
+        """Return the event loop time at which the oldest unsettled event was sent."""
+        self.forget()
+        return self._sent[0][0] if self._sent else None
+
+
+class SlowStart:
+    """Limits a source after a reason that ended by time: one event first, then two, then four, and so on.
+
+    Rule 1: A step begins when all events of the previous one are settled. Other events in flight do not count.
+    Rule 2: If an event of a step must be retried, the next step has one event again, after a delay that is doubled each
+            time.
+    Rule 3: After a step of a whole batch there is no limit any more.
+    """
+
+    def __init__(self) -> None:
+        self.size = 0  # number of events in the current step; 0: no limit
+        self._sent: list[Token | WeakToken] = []  # tokens of the current step
+        self._delays = Delays(BACKOFF)
+        self._until = 0.0  # event loop time until which nothing is sent
+
+    def begin(self) -> None:
+        """Begin a slow start, unless one is in progress."""
+        if not self.size:
+            self.size = 1
+            self._sent = []
+            self._delays.reset()
+            self._until = 0.0
+
+    def room(self, now: float) -> int:
+        """Return the number of events that may be sent now."""
+        if not self.size:
+            return BATCH
+        return 0 if now < self._until else self.size - len(self._sent)
+
+    def awaited(self) -> set[int]:
+        """Return the id() of the tokens that must be settled before another event may be sent. Empty if there is room,
+        or during a delay.
+        """
+        if not 0 < self.size <= len(self._sent):
+            return set()
+        pending = (each for each in self._sent if each.pending > 0)
+        return {each.identity if isinstance(each, WeakToken) else id(each) for each in pending}
+
+    def sent(self, tokens: Iterable[Token | WeakToken]) -> None:
+        if self.size:
+            self._sent += tokens
+
+    def settled(self, now: float) -> float:
+        """Update the state after a settlement. Return the delay in seconds if the step has failed."""
+        if not self.size or not self._sent or any(each.pending > 0 for each in self._sent):
+            return 0.0
+        failed = any(each.status == RETRY for each in self._sent)
+        self._sent = []
+        if not failed:
+            self._delays.reset()
+            self.size = 0 if self.size >= BATCH else self.size * 2
+            return 0.0
+        rest = self._delays.next()
+        self.size = 1
+        self._until = now + rest
+        return rest
 
 
 class SourceWindow:
