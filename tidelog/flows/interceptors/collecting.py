@@ -13,7 +13,8 @@ class _Joined:
 
     collects = True
 
-    def __init__(self) -> None:
+    def __init__(self, options: Struct) -> None:
+        self._options = options
         self._kept: list[bytes] = []
         self._size = 0  # bytes
 
@@ -36,15 +37,13 @@ class Chunk(_Joined):
     """Joins as many whole messages as fit in ``max_bytes``. A longer message is rejected."""
 
     Options = ChunkOptions
-
-    def __init__(self, options: ChunkOptions) -> None:
-        super().__init__()
-        self._most = options.max_bytes
+    _options: ChunkOptions
 
     def process(self, data: bytes) -> list[bytes]:
-        if len(data) > self._most:
-            raise RejectError(f"a message of {len(data)} bytes: chunk accepts at most {self._most}")
-        done = self.end() if self._size + len(data) > self._most else []
+        most = self._options.max_bytes
+        if len(data) > most:
+            raise RejectError(f"a message of {len(data)} bytes: chunk accepts at most {most}")
+        done = self.end() if self._size + len(data) > most else []
         self._add(data)
         return done
 
@@ -59,11 +58,8 @@ class Collect(_Joined):
     """Joins ``count`` messages."""
 
     Options = CollectOptions
-
-    def __init__(self, options: CollectOptions) -> None:
-        super().__init__()
-        self._count = options.count
+    _options: CollectOptions
 
     def process(self, data: bytes) -> list[bytes]:
         self._add(data)
-        return self.end() if len(self._kept) >= self._count else []
+        return self.end() if len(self._kept) >= self._options.count else []

@@ -132,7 +132,7 @@ class LengthPrefixOptions(Struct):
 class _Prefixed:
     """The base of preprocessors that split a stream at lengths."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, _: Struct, most: int) -> None:
         self._most = most
         self._buffer = bytearray()
         self.sizes: list[int] = []
@@ -149,7 +149,7 @@ class LengthPrefixed(_Prefixed):
     Options = LengthPrefixOptions
 
     def __init__(self, options: LengthPrefixOptions, most: int) -> None:
-        super().__init__(most)
+        super().__init__(options, most)
         self._width = options.width
         self._order: Literal["big", "little"] = options.order
 
@@ -193,9 +193,6 @@ class TextualLengthPrefixed(_Prefixed):
     """Splits a stream at lengths in decimal digits, followed by a space."""
 
     Options = Struct
-
-    def __init__(self, _: Struct, most: int) -> None:
-        super().__init__(most)
 
     def feed(self, data: bytes) -> list[bytes]:
         self.sizes = []

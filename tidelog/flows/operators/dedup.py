@@ -170,9 +170,7 @@ class DedupOperator(Operator):
             )
             for each in some:
                 settled, each.settled = each.settled, []
-                for token in settled:
-                    if token.parent is not None:
-                        token.parent.settle(token.status, token.reason)
+                super().settled(settled)
         self._look_at, self._look = 0.0, LOOK  # a waiting event may have the key of one of these
 
     async def _ask_again(self, server: ServerRequests) -> None:
