@@ -65,10 +65,6 @@ def flow_commands() -> None:
     """
 
 
-def _files(command: F) -> F:
-    return click.argument("files", nargs=-1, required=True, metavar="FILE...")(command)
-
-
 def _url(command: F) -> F:
     return click.option(
         "--url",
@@ -99,7 +95,7 @@ def _stored(command: F) -> F:
 
 # -- files ---------------------------------------------------------------------------------------------------
 @flow_commands.command()
-@_files
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @_url
 def check(files: tuple[str, ...], url: str | None) -> None:
     """Report all errors in flow files, with file, line and path. Nothing is started, and no server is contacted.

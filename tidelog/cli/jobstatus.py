@@ -26,21 +26,14 @@ def print_jobs(seen: JobsOverview) -> None:
 
 
 def _row(job: JobOverview, now: int) -> list[str]:
-    report = job.report
+    report, state = job.report, job.state
+    if report is not None and report.version != job.spec.version:
+        state += " (other code)"
+    found = [job.spec.name, state, job.engine or "-", _epoch(job), *_lag(job), *job.throughput.cells()]
     if report is None:
-        return [
-            job.spec.name,
-            job.state,
-            job.engine or "-",
-            _epoch(job),
-            *_lag(job),
-            *job.throughput.cells(),
-            *["-"] * 5,
-        ]
-    state = job.state if report.version == job.spec.version else f"{job.state} (other code)"
+        return [*found, *["-"] * 5]
     return [
-        job.spec.name, state, job.engine or "-", _epoch(job), *_lag(job), *job.throughput.cells(),
-        _number(report.facts.get("keys")), _size(report.facts.get("bytes")), _snapshot(job, now),
+        *found, _number(report.facts.get("keys")), _size(report.facts.get("bytes")), _snapshot(job, now),
         f"{report.restarts:,}", _first(report.error) if report.error else "-",
     ]  # fmt: skip
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import hiredis
@@ -32,16 +33,12 @@ class LostError(redis.ConnectionError, ConnectionError):
         self.refusal = refusal  # whether the text is that of an error reply
 
 
+@dataclass(slots=True, eq=False)
 class _Request:
-    __slots__ = ("calls", "future", "replies", "timer")
-
-    def __init__(
-        self, calls: Sequence[Call[Any]], future: asyncio.Future[list[Any]], timer: asyncio.TimerHandle
-    ) -> None:
-        self.calls = calls
-        self.future = future
-        self.replies: list[Any] = []
-        self.timer = timer  # closes the connection if the replies take too long
+    calls: Sequence[Call[Any]]
+    future: asyncio.Future[list[Any]]
+    timer: asyncio.TimerHandle  # closes the connection if the replies take too long
+    replies: list[Any] = field(default_factory=list)
 
 
 class AsyncConnection(asyncio.Protocol):
