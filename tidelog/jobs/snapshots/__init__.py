@@ -3,7 +3,6 @@
     objects    the object store: folders on fsspec file systems, with time limits
     owners     records the topics to which a generation's folder belongs
     manifests  the names and manifests of snapshots
-    copying    a consistent copy of a store while epochs continue
     creation   creates a snapshot; runs in a separate process
     process    starts that process from a task
     restoring  restores the newest valid snapshot into a directory

@@ -13,20 +13,24 @@ Rule 3: Old snapshots are removed after the new one is complete. The server's gr
 from __future__ import annotations
 
 import logging
+import os
 import tempfile
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import IO, Final
 
+import lmdb
 import msgspec.structs
+import zstandard
 
 from tidelog.jobs.errors import JobError, SupersededError
 from tidelog.jobs.snapshots import catalog, manifests, owners, retention
 from tidelog.jobs.snapshots.catalog import PartitionSnapshots, SnapshotInfo
-from tidelog.jobs.snapshots.copying import CopyResult, copy
 from tidelog.jobs.snapshots.manifests import LEFTOVER, PreviousVersion, SnapshotFiles, SnapshotManifest
 from tidelog.jobs.snapshots.objects import PATIENCE, PIECE, ObjectStore, SnapshotError
 from tidelog.jobs.store.copying import opened
@@ -37,6 +41,7 @@ from tidelog.transport.access import Access
 from tidelog.transport.errors import ReplyError
 from tidelog.transport.leader import LeaderConnection, UnreachableError
 
+LEVEL: Final = 3  # of compression
 RETRIES: Final = 10  # of requests to the server: the next snapshot will try again anyway
 
 log = logging.getLogger(__name__)
@@ -220,3 +225,61 @@ def _record_failure(request: SnapshotRequest, servers: LeaderConnection, error: 
         catalog.change(servers, request.job, request.generation, request.partition, failed)
     except (SupersededError, UnreachableError, ReplyError, JobError) as other:
         log.error("a failure could not be recorded on the server: %s", other)
+
+
+# -- the copy --------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class CopyResult:
+    """Size and checksum of the copy."""
+
+    size: int  # bytes of the LMDB file
+    stored: int  # compressed bytes
+    sha256: str  # of the compressed bytes
+
+
+def copy(env: lmdb.Environment, txn: lmdb.Transaction[bytes], into: IO[bytes]) -> CopyResult:
+    """Write a compressed copy of what ``txn`` sees. Raises OSError or lmdb.Error.
+
+    During the read transaction, LMDB does not reuse pages freed since its start, and the store grows. The copy is
+    therefore written to a local file, so that the transaction does not wait for the object store.
+    """
+    packer = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True).compressobj()
+    digest, size, stored = sha256(), 0, 0
+
+    def put(piece: bytes) -> None:
+        nonlocal stored
+        digest.update(piece)
+        stored += len(piece)
+        into.write(piece)
+
+    for piece in _compacted(env, txn):
+        size += len(piece)
+        put(packer.compress(piece))
+    put(packer.flush())
+    into.flush()
+    return CopyResult(size, stored, digest.hexdigest())
+
+
+def _compacted(env: lmdb.Environment, txn: lmdb.Transaction[bytes]) -> Iterator[bytes]:
+    """Yield the bytes of the compacted copy, which a thread writes into a pipe."""
+    reader, writer = os.pipe()
+    errors: list[lmdb.Error | OSError] = []
+
+    def write() -> None:
+        try:
+            env.copyfd(writer, compact=True, txn=txn)
+        except (lmdb.Error, OSError) as error:
+            errors.append(error)
+        finally:
+            os.close(writer)
+
+    thread = threading.Thread(target=write, name="copy", daemon=True)
+    thread.start()
+    try:
+        while piece := os.read(reader, PIECE):
+            yield piece
+    finally:
+        os.close(reader)
+        thread.join()
+    if errors:
+        raise errors[0]
