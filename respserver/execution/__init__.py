@@ -1,6 +1,5 @@
 """Runs commands: from arguments to a reply.
 
-    activity      extends the lifetime of groups and stages whose calls are refused
     blocking      clients that wait for streams, replicas or the disk, and the order in which they are served
     checks        whether a command may run
     dispatch      finds a command, has it checked, calls it, records its stats, queues the reply

@@ -15,9 +15,10 @@ from commands.session import Session
 from resp import errors
 from resp.errors import CommandError
 from respserver.clients.connection import Connection
-from respserver.execution import activity, redirects
+from respserver.execution import redirects
 from respserver.runtime.gates import Gates
 from respserver.runtime.memory import Memory
+from storage.streams.stream import Stream
 
 HTTP_WORDS: Final = frozenset((b"post", b"host:"))  # sent by a browser: the commands after it must not run
 
@@ -63,7 +64,7 @@ class Checks:
         if gates.out_of_memory and self._memory.check():
             self._refuse(command, session, argv, Command.grows, errors.OOM)
             if session.multi and "immediate" not in command.traits:  # as in Redis: queueing takes memory
-                activity.note(self._ctx, command, argv)
+                _prolong(self._ctx, command, argv)
                 raise CommandError(errors.OOM)
         against = self._against_writes()
         if against:
@@ -93,11 +94,11 @@ class Checks:
         """Raise ``why`` if the command is ``concerned``, or is an EXEC of such a command, whose transaction is then
         discarded."""
         if concerned(command, argv):
-            activity.note(self._ctx, command, argv)
+            _prolong(self._ctx, command, argv)
             raise CommandError(why)
         if "runs_queue" in command.traits and any(concerned(lookup(queued), queued) for queued in session.queued):
             for queued in session.queued:
-                activity.note(self._ctx, lookup(queued), queued)
+                _prolong(self._ctx, lookup(queued), queued)
             session.end_transaction(self._ctx.ks)
             raise CommandError(f"EXECABORT Transaction discarded because of: {why}")
 
@@ -121,3 +122,35 @@ class Checks:
         if gates.held_reads and command.shows_data:
             return True
         return "reaches_replicas" in command.traits or command.changes(argv)
+
+
+def _prolong(ctx: Context, command: Command, argv: list[bytes]) -> None:
+    """Extend the time to live of the groups, or of the stage, of a call that is refused for a reason on the server's
+    side: too few replicas, a full disk, no free memory. The clients that send such calls are alive [15], [32].
+
+    As for other calls, this is not logged. The arguments are not checked. An invalid call extends nothing.
+    """
+    ks = ctx.ks
+    if "sign_of_life" not in command.traits or ks.follower:
+        return
+    served = ctx.served()
+    if command.name == "tstage":
+        stage = ks.stages.by_name.get(argv[1])
+        if stage is not None:
+            stage.touch(served)
+        return
+    for at, _ in command.keys(argv):
+        stream = ks.keys.get(argv[at])
+        name = _group(command, argv, at)
+        group = stream.groups.get(name) if isinstance(stream, Stream) and name is not None else None
+        if group is not None:
+            group.touch(served)
+
+
+def _group(command: Command, argv: list[bytes], key: int) -> bytes | None:
+    """Return the name of the group. It follows the word GROUP if the command has that word, otherwise the key."""
+    at = key + 1
+    if command.name in ("tread", "twait", "xreadgroup"):
+        first = {"tread": 4, "twait": 2, "xreadgroup": 1}[command.name]
+        at = next((at + 1 for at in range(first, len(argv)) if argv[at].upper() == b"GROUP"), len(argv))
+    return argv[at] if at < len(argv) else None

@@ -1,7 +1,6 @@
-"""Background work: checkpoints, the scrub, repairs, and returning memory.
+"""Background work: checkpoints, the scrub, and repairs.
 
-    checkpoints  when checkpoints begin, and how one runs
+    checkpoints  when checkpoints begin, how one runs, and returning freed memory to the system after it
     scrubbing    the rate of the scrub, which verifies the store
     repairing    repairs damaged nodes with copies from other members
-    malloc       returns freed memory to the system after checkpoints
 """

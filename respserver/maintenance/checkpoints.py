@@ -12,7 +12,6 @@ from contextlib import suppress
 from commands.session import Session
 from resp import errors
 from resp.errors import CommandError, CorruptError
-from respserver.maintenance.malloc import trim_memory
 from respserver.observe.stats import Saves
 from respserver.runtime.parts import RuntimeParts, ServerPart
 from respserver.runtime.threads import in_thread
@@ -259,3 +258,18 @@ def _why(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror and error.filename is None:
         return error.strerror
     return str(error)
+
+
+def trim_memory() -> None:
+    """Return freed memory to the system: malloc_trim(). Thread-safe; takes some milliseconds without the GIL.
+
+    glibc retains freed memory between blocks in use, which can be tens of megabytes after many appends. Checkpoints
+    free more memory at a time than anything else, that of the nodes that they have stored. Does nothing without glibc.
+    """
+    try:
+        import ctypes  # imported here, because it is rarely needed
+
+        trim = ctypes.CDLL(None).malloc_trim
+    except (ImportError, OSError, AttributeError):
+        return
+    trim(ctypes.c_size_t(0))

@@ -10,7 +10,7 @@ import pytest
 
 PROGRAM = """
 from respserver.observe.stats import process_memory
-from respserver.maintenance.malloc import trim_memory
+from respserver.maintenance.checkpoints import trim_memory
 before = process_memory().anonymous
 blocks = [bytes(3000) for _ in range(20_000)]
 full = process_memory().anonymous
