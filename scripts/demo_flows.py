@@ -29,7 +29,7 @@ sys.path.append(str(Path(__file__).parent.parent))
 
 from examples.workers_readings import Reading
 from scripts import screenshot
-from scripts.demo_output import promise, say, title, which_tidelog
+from scripts.demo_output import demo, promise, say, title, which_tidelog
 from scripts.demo_workers import real_readings
 from tidelog import Client
 from tidelog.testing import free_port, running_server
@@ -390,13 +390,9 @@ def main() -> None:
     parser.add_argument("--flows", action="store_true", help=argparse.SUPPRESS)  # set by scripts/demo
     parser.add_argument("--picture", type=Path, default=Path(tempfile.gettempdir()) / "tidelog-flows.png")
     args = parser.parse_args()
-    began = time.monotonic()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that child processes are stopped
-    play(real_readings(), 15.0, args.picture)
-    title(f"That was all, in {time.monotonic() - began:.0f} s. Nothing is left running.")
+    with demo("Nothing is left running."):
+        play(real_readings(), 15.0, args.picture)
 
 
 if __name__ == "__main__":
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     main()

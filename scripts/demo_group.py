@@ -33,7 +33,7 @@ import redis
 
 sys.path.append(str(Path(__file__).parent.parent))
 
-from scripts.demo_output import promise, say, title, which_tidelog
+from scripts.demo_output import demo, promise, say, title, which_tidelog
 from scripts.demo_timeline import BEHIND, CUT, IN_SYNC, KILLED, LEADS, STOPPED, Fault, Screen, Timeline
 from tests.replication.cluster import connect, new_port
 from tests.replication.proxy import Proxy
@@ -384,13 +384,9 @@ def main() -> None:
     args = parser.parse_args()
     if not 0.5 <= args.lease <= 30:
         parser.error("--lease is 0.5 to 30 seconds")
-    began = time.monotonic()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that child processes are stopped
-    play(args.lease, 2.0, args.plot)
-    title(f"That was all, in {time.monotonic() - began:.0f} s. Nothing is left running; the timeline: {args.plot}")
+    with demo(f"Nothing is left running; the timeline: {args.plot}"):
+        play(args.lease, 2.0, args.plot)
 
 
 if __name__ == "__main__":
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     main()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -28,7 +27,7 @@ import matplotlib.pyplot as plt
 sys.path.append(str(Path(__file__).parent.parent))
 
 from examples.jobs_clicks import LIMIT, Click, real_clicks
-from scripts.demo_output import promise, say, title, which_tidelog
+from scripts.demo_output import demo, promise, say, title, which_tidelog
 from tidelog import Client
 from tidelog.client.steps import run
 from tidelog.jobs import keys
@@ -289,13 +288,9 @@ def main() -> None:
     args = parser.parse_args()
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         sys.exit("no Java here, which Spark needs: 17 or newer (Debian: apt-get install openjdk-17-jre-headless)")
-    began = time.monotonic()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that child processes are stopped
-    play(list(real_clicks()), 15.0, args.plot)
-    title(f"That was all, in {time.monotonic() - began:.0f} s. What was sent, counted and killed: {args.plot}")
+    with demo(f"What was sent, counted and killed: {args.plot}"):
+        play(list(real_clicks()), 15.0, args.plot)
 
 
 if __name__ == "__main__":
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     main()

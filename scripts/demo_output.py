@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import tidelog
@@ -13,6 +16,17 @@ from tidelog import Client
 def title(text: str) -> None:
     bold, plain = ("\x1b[1m", "\x1b[0m") if sys.stdout.isatty() else ("", "")
     print(f"\n{bold}{text}{plain}", flush=True)
+
+
+@contextmanager
+def demo(ending: str) -> Iterator[None]:
+    """Prepare output and signals of a demo, and print its duration at the end."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that child processes are stopped
+    began = time.monotonic()
+    yield
+    title(f"That was all, in {time.monotonic() - began:.0f} s. {ending}")
 
 
 def say(text: str = "") -> None:

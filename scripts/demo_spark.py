@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -32,7 +31,7 @@ os.environ["PYTHONPATH"] = str(Path(tidelog.__file__).parent.parent)  # for Spar
 
 from examples import spark_windows
 from scripts.demo import Sampler
-from scripts.demo_output import hushed, promise, say, sparkline, title, which_tidelog
+from scripts.demo_output import demo, hushed, promise, say, sparkline, title, which_tidelog
 from tidelog.testing import Server, running_server
 
 if TYPE_CHECKING:
@@ -156,26 +155,23 @@ def main() -> None:
     parser.add_argument("--spark", action="store_true", help=argparse.SUPPRESS)  # set by scripts/demo
     parser.add_argument("--plot", type=Path, default=Path(tempfile.gettempdir()) / "tidelog-spark.png")
     args = parser.parse_args()
-    began = time.monotonic()
-    checkpoints = tempfile.mkdtemp(prefix="tidelog-demo-")
-    try:
-        with running_server() as server, server.client() as client:
-            sampler = Sampler(server)
-            try:
-                load(server, client)
-                spark = spark_windows.session()
-                by_week = weeks(spark, server, client, checkpoints)
-                by_second = machine(spark, server, client, checkpoints)
-            finally:
-                sampler.stop()
-            plot(client, by_week, by_second, args.plot)
-            spark.stop()
-    finally:
-        shutil.rmtree(checkpoints)
-    title(f"That was all, in {time.monotonic() - began:.0f} s. Input and windows are drawn in {args.plot}")
+    with (
+        demo(f"Input and windows are drawn in {args.plot}"),
+        tempfile.TemporaryDirectory(prefix="tidelog-demo-") as folder,
+        running_server() as server,
+        server.client() as client,
+    ):
+        sampler = Sampler(server)
+        try:
+            load(server, client)
+            spark = spark_windows.session()
+            by_week = weeks(spark, server, client, folder)
+            by_second = machine(spark, server, client, folder)
+        finally:
+            sampler.stop()
+        plot(client, by_week, by_second, args.plot)
+        spark.stop()
 
 
 if __name__ == "__main__":
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     main()

@@ -23,7 +23,7 @@ from typing import Any, Final
 sys.path.append(str(Path(__file__).parent.parent))
 
 from examples.workers_readings import Converted, Reading, app
-from scripts.demo_output import promise, say, title, which_tidelog
+from scripts.demo_output import demo, promise, say, title, which_tidelog
 from tidelog import Client
 from tidelog.client.steps import run
 from tidelog.testing import Server, running_server
@@ -258,13 +258,9 @@ def _records(client: Client, name: str, kind: type[Any]) -> Iterator[Any]:
 
 
 def main() -> None:
-    began = time.monotonic()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that child processes are stopped
-    play(real_readings(), seconds=10.0)
-    title(f"That was all, in {time.monotonic() - began:.0f} s. Nothing is left running, nothing is left on disk.")
+    with demo("Nothing is left running, nothing is left on disk."):
+        play(real_readings(), seconds=10.0)
 
 
 if __name__ == "__main__":
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     main()
