@@ -16,8 +16,8 @@ from tidelog.flows.api.errors import FlowFileError
 from tidelog.flows.api.event import Event
 from tidelog.flows.declare import Flow, op
 from tidelog.flows.operators.keytext import LONGEST, key_text
+from tidelog.flows.operators.ratelimit import SharedBuckets
 from tidelog.flows.operators.serverrequests import ServerRequests
-from tidelog.flows.operators.sharedbuckets import SharedBuckets
 from tidelog.flows.operators.tokenbuckets import Buckets, Rate
 from tidelog.flows.testing.virtualloop import VirtualLoop
 from tidelog.testing import Server

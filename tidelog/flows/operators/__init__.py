@@ -19,7 +19,7 @@
     dedup           ``dedup``: one event per key
     fallback        ``fallback``: another output for failed events
     percentile      ``percentile``: passes on the share of events that is processed in time
-    ratelimit       ``ratelimit``: events per second
+    ratelimit       ``ratelimit``: events per second, with token buckets of this process or on the server
     retry           ``retry``: retries before the source is notified
     roundrobin      ``roundrobin``: several outputs in turn
 
@@ -30,7 +30,6 @@
     jmescompiler    compiles JMESPath expressions to closures
     keytext         the result of a JMESPath expression as text
     serverrequests  requests to the tidelog server, repeated until it replies
-    sharedbuckets   token buckets on the server, shared by all instances
     tokenbuckets    token buckets
     userfunctions   Python functions as operators: lookup, inspection; ``@operator``
 """

@@ -17,6 +17,7 @@ import msgspec
 
 from tidelog.flows.api.event import Event
 from tidelog.flows.runtime.channel import EventChannel, Tap
+from tidelog.operating.tasks import set_within
 
 SHOWN: Final = 1000  # characters of a value, and of meta
 WAITING: Final = 500  # samples that the client has not read
@@ -55,10 +56,7 @@ class TapReader:
 
     async def next(self, seconds: float) -> list[bytes]:
         """Wait for samples and return them as JSON objects. Return an empty list after the timeout."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._news.wait()
-        except TimeoutError:
+        if not await set_within(self._news, seconds):
             return []
         self._news.clear()
         found = list(self._waiting)

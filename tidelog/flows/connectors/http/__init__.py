@@ -6,8 +6,7 @@
     requests         the base of sinks that send requests (``http_client``, ``elastic``)
     concurrency      the number of requests in flight, adapted to the peer
     options          authentication, TLS, and the meaning of status codes
-    listening        the base of connectors that accept HTTP connections
+    listening        the base of connectors that accept HTTP connections, and their options
     listener         one HTTP server for each address of the process
-    listenoptions    options of connectors that accept HTTP connections
     cors             access for pages of other origins
 """

@@ -37,6 +37,7 @@ from tidelog.flows.connectors.http.requests import (
 )
 from tidelog.flows.connectors.payload import NameOrOptions, PayloadOptions, PayloadWriter
 from tidelog.flows.connectors.templates import Template, in_url
+from tidelog.operating.tasks import BackgroundTasks
 from tidelog.options.units import PositiveSize
 
 _METHOD: Final = re.compile(r"[A-Z]{1,20}")
@@ -118,8 +119,7 @@ class HttpClient(HttpRequestSink):
         self._decoder = codec(options.codec if options.response_codec is None else options.response_codec)
 
     async def write(self, events: list[Event]) -> Deferred:
-        tasks: set[asyncio.Task[None]] = set()
-        loop = asyncio.get_running_loop()
+        sending = BackgroundTasks()
         waiting = deque(events)
         self._waiting[id(waiting)] = waiting
         try:
@@ -130,13 +130,11 @@ class HttpClient(HttpRequestSink):
                 if not waiting:  # the event was withdrawn
                     self.limit.end()
                     break
-                task = loop.create_task(self._send(waiting.popleft(), began))
-                tasks.add(task)
-                task.add_done_callback(tasks.discard)
-            await asyncio.gather(*tasks)
+                sending.spawn(self._send(waiting.popleft(), began))
+            await asyncio.gather(*sending.tasks)
         finally:
             del self._waiting[id(waiting)]
-            await cancel(*tasks)
+            await cancel(*sending.tasks)
         return DEFERRED
 
     def withdraw(self, wanted: EventPredicate) -> list[Event]:

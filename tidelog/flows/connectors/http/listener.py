@@ -31,6 +31,7 @@ from aiohttp import web
 
 from tidelog.flows.api.cancellation import cancel
 from tidelog.flows.connectors.http.options import ServerTlsOptions
+from tidelog.operating.tasks import BackgroundTasks
 from tidelog.options.structs import Struct
 from tidelog.options.units import Duration
 
@@ -239,7 +240,7 @@ class HttpListener:
         self.port = 0  # the actual port
         self.connections = 0
         self.routes: list[HttpRoute] = []
-        self._handshakes: set[asyncio.Task[None]] = set()
+        self._handshakes = BackgroundTasks()
         self._turns: dict[str, int] = {}  # by path
         self._lock = asyncio.Lock()
         self._accepting: list[asyncio.Task[None]] = []  # with TLS
@@ -288,7 +289,7 @@ class HttpListener:
         if server is not None:
             server.close()
         accepting, self._accepting = self._accepting, []
-        await cancel(*accepting, *self._handshakes)
+        await cancel(*accepting, *self._handshakes.tasks)
         if http is not None:
             http.pre_shutdown()
             await http.shutdown(LINGER)
@@ -310,9 +311,7 @@ class HttpListener:
                     self.leave()
                     peer.close()
                     continue
-                task = loop.create_task(self._secure(peer, http, tls))
-                self._handshakes.add(task)
-                task.add_done_callback(self._handshakes.discard)
+                self._handshakes.spawn(self._secure(peer, http, tls))
 
     async def _secure(self, peer: socket.socket, http: web.Server, tls: ssl.SSLContext) -> None:
         connection = HttpConnection(http, self, counted=True)

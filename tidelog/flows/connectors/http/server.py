@@ -21,8 +21,7 @@ from tidelog.flows.api.errors import RejectError
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import DISCARD, OK, REJECT, RETRY, Token
 from tidelog.flows.connectors.http import cors
-from tidelog.flows.connectors.http.listening import ListeningConnector, error_response
-from tidelog.flows.connectors.http.listenoptions import HttpListenerOptions
+from tidelog.flows.connectors.http.listening import HttpListenerOptions, ListeningConnector, error_response
 from tidelog.flows.connectors.http.options import content_type
 from tidelog.flows.connectors.http.requests import is_bad_header
 from tidelog.flows.connectors.payload import PayloadReader, PayloadWriter

@@ -26,11 +26,11 @@ from tidelog.flows.api.connector import Outcome, Sink, Source
 from tidelog.flows.api.errors import RejectError
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import DISCARD, OK, REJECT, RETRY
-from tidelog.flows.connectors.http.listening import ListeningConnector, error_response
-from tidelog.flows.connectors.http.listenoptions import HttpListenerOptions
+from tidelog.flows.connectors.http.listening import HttpListenerOptions, ListeningConnector, error_response
 from tidelog.flows.connectors.http.options import ClientTlsOptions, HttpAuth
 from tidelog.flows.connectors.http.requests import check_url, is_bad_header
 from tidelog.flows.connectors.payload import PayloadOptions, PayloadReader, PayloadWriter
+from tidelog.operating.tasks import BackgroundTasks
 from tidelog.options.limits import AtLeastOne
 from tidelog.options.units import Duration, Size
 
@@ -314,14 +314,14 @@ class WebsocketServer(ListeningConnector):
         self._messages = _MessageFormat(options)
         self._received = _Receiver(options, self)
         self.peers: dict[str, WebsocketConnection] = {}  # open connections by ID
-        self._handling: set[asyncio.Task[Any]] = set()
+        self._handling = BackgroundTasks()
 
     async def finish(self) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(2 * CLOSING):
                 closes = (each.socket.close(code=GOING_AWAY) for each in tuple(self.peers.values()))
                 await asyncio.gather(*closes, return_exceptions=True)
-        await cancel(*self._handling)  # these wait for room in the receive buffer
+        await cancel(*self._handling.tasks)  # these wait for room in the receive buffer
 
     # -- connections -----------------------------------------------------------------------------------------
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -333,10 +333,8 @@ class WebsocketServer(ListeningConnector):
             response.headers["Upgrade"] = "websocket"
             return response
         await socket.prepare(request)
-        task = asyncio.ensure_future(self._serve(socket, request))
-        self._handling.add(task)
-        task.add_done_callback(self._handling.discard)
-        (problem,) = await asyncio.gather(task, return_exceptions=True)
+        task = self._handling.spawn(self._serve(socket, request))
+        problem = (await asyncio.gather(task, return_exceptions=True))[0]
         if isinstance(problem, Exception) and not isinstance(problem, OSError):
             log.error("%s: %s: %s", self.context.flow, self.context.name, problem, exc_info=problem)
         return socket
