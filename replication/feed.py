@@ -38,7 +38,7 @@ from persistence.log import GoneError, Log
 from persistence.noderuns import ReportedRuns
 from persistence.storecopy import StoreCopy
 from replication import formats, frames, nodes
-from replication.frames import LinkError, encode, head
+from replication.frames import LONGEST_ANSWER, LONGEST_REQUEST, LinkError, encode, head
 from replication.members import ClusterMember
 from resp.errors import CommandError, CorruptError
 from resp.exact import ExactDecoder
@@ -47,7 +47,6 @@ AT_ONCE = 1 << 20  # maximum bytes that are read from the log at a time, and tha
 JOINED = 1 << 16  # bytes from which a batch is not copied to be written together with its header
 PIECE = 1 << 16  # bytes of a piece of a copy; a tick of the leader may have to wait until one is prepared
 UNSYNCED_SECONDS = 0.05  # between two checks of whether this server has synced the last batch that was sent
-LONGEST_REQUEST = 1 << 16  # maximum bytes of a request
 
 T = TypeVar("T")
 
@@ -234,7 +233,7 @@ class ReplicaFeed(asyncio.Protocol):
     def _await(self, count: int) -> None:
         """Set the number of nodes that were requested and have not arrived. Requests are short if it is 0."""
         self._awaited = count
-        longest = 2 * nodes.LONGEST if count else LONGEST_REQUEST
+        longest = LONGEST_ANSWER if count else LONGEST_REQUEST
         self._decoder.limit(longest, longest)
 
     # -- to the replica --------------------------------------------------------------------------------------

@@ -49,11 +49,13 @@ LENGTH = Struct(">I")
 # Sizes of the writes of a leader's clients in one tick, of one value in its store, of one message. A single command is
 # much shorter (proto-max-bulk-len, client-query-buffer-limit).
 LONGEST = 1 << 31
+LONGEST_REQUEST = 1 << 16  # bytes of a request, in both directions
+LONGEST_ANSWER = 1 << 25  # bytes of an answer with a node: twice the longest node, see ``nodes``
 LENGTHS = {  # by kind: minimum and maximum length of the payload
     BATCH: (1, LONGEST), ALIVE: (ALIVE_BODY.size, ALIVE_BODY.size), COPY: (COPY_BODY.size, COPY_BODY.size),
     PIECE: (1, LONGEST), DONE: (DONE_BODY.size, DONE_BODY.size), MESSAGE: (LENGTH.size, LONGEST),
-    SHARD: (LENGTH.size, LONGEST), MEMBERS: (1, 1 << 20), REPORT: (0, 0), CONFIRM: (0, 0), WANT: (1, 1 << 16),
-    NODE: (1, 1 << 25),
+    SHARD: (LENGTH.size, LONGEST), MEMBERS: (1, 1 << 20), REPORT: (0, 0), CONFIRM: (0, 0), WANT: (1, LONGEST_REQUEST),
+    NODE: (1, LONGEST_ANSWER),
 }  # fmt: skip
 
 

@@ -16,11 +16,11 @@ from struct import Struct
 from struct import error as struct_error
 
 from persistence.noderepair import NodeRange
-from replication.frames import LinkError
+from replication.frames import LONGEST_ANSWER, LinkError
 
 REPAIR = b"repair"  # a capability: the replica answers requests for nodes
 HEAD = Struct(">QQ16sI")
-LONGEST = 16 << 20  # bytes of a node: encoding and checking it takes some milliseconds of the event loop
+LONGEST = LONGEST_ANSWER // 2  # bytes of a node: encoding and checking it takes some milliseconds of the event loop
 LONGEST_KEY = 1 << 15  # bytes of a stream's key, so that a request is short
 
 

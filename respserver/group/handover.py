@@ -10,6 +10,7 @@ set with that.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Final
 
 from coordinator.interface import CoordinatorError
@@ -87,40 +88,50 @@ class Handover(MemberPart):
 
     async def step(self) -> None:
         """Make the target the leader once it has the whole log."""
-        data, target = self._data, self._standing.target
+        target = self._standing.target
         self._pauses.hold_writes(True)  # reads continue if an earlier attempt had no effect
-        feed = self.in_sync.feed(target)
-        if self._loop.time() > self._give_up_at:
-            self.abort("TIMEOUT has expired")
-            return
-        if feed is None or target not in self.in_sync.names:
-            self.abort("it is disconnected or no longer in the in-sync set")
-            return
-        settled = not (data.ks.log or self._ticks.stalled or self._ticks.withheld_since() is not None)
-        if not settled or feed.on_disk != data.disk.offset:
-            feed.alive(wanted=True)
+        if not self._has_everything(target):
             return
         self.in_sync.silence()
         self._pauses.hold_writes(True, reads=True)
-
-        def decide(state: ServerGroupState) -> ServerGroupState | None:
-            if state.epoch == self._standing.led + 1 and state.leader == target:
-                return state  # a request of unknown outcome was successful
-            if state.epoch != self._standing.led or target not in state.in_sync:
-                return None
-            why = "it stops" if self.leaving else "its store is damaged" if data.disk.scrub.damaged else ""
-            cause = f"{self.name} handed over{', because ' if why else ''}{why}"
-            return document.hand_over(state, target, self._clock.now(), cause, stays=not why)
-
         try:
-            state = await self._standing.certain(lambda: self.store.change(decide))
+            state = await self._standing.certain(lambda: self.store.change(partial(self._decide, target)))
         except CoordinatorError:
             return  # no replies are released until the next reading shows the outcome
         if state is None:
             if self.store.state is not None:
                 self.in_sync.begin(self.store.state, self.name, self.store.version)
             self.abort("the state of the group has changed")
-            return
+        else:
+            await self._follow(state)
+
+    def _has_everything(self, target: str) -> bool:
+        """Return whether the target has the whole log. If it can't have it any more, abort the failover."""
+        data, feed = self._data, self.in_sync.feed(target)
+        if self._loop.time() > self._give_up_at:
+            self.abort("TIMEOUT has expired")
+            return False
+        if feed is None or target not in self.in_sync.names:
+            self.abort("it is disconnected or no longer in the in-sync set")
+            return False
+        settled = not (data.ks.log or self._ticks.stalled or self._ticks.withheld_since() is not None)
+        if settled and feed.on_disk == data.disk.offset:
+            return True
+        feed.alive(wanted=True)
+        return False
+
+    def _decide(self, target: str, state: ServerGroupState) -> ServerGroupState | None:
+        """Return the state with the target as the leader; None if this member may not hand over to it any more."""
+        if state.epoch == self._standing.led + 1 and state.leader == target:
+            return state  # a request of unknown outcome was successful
+        if state.epoch != self._standing.led or target not in state.in_sync:
+            return None
+        why = "it stops" if self.leaving else "its store is damaged" if self._data.disk.scrub.damaged else ""
+        cause = f"{self.name} handed over{', because ' if why else ''}{why}"
+        return document.hand_over(state, target, self._clock.now(), cause, stays=not why)
+
+    async def _follow(self, state: ServerGroupState) -> None:
+        """Follow the new leader."""
         try:
             await self._standing.give_up()  # first, because the other member waits for it
         finally:

@@ -163,12 +163,14 @@ class InSync(ServerPart, Confirmation):
     # -- offsets -------------------------------------------------------------------------------------------------
     def feed(self, name: str) -> ReplicaFeed | None:
         """Return the connection of a member that has the most on disk; None if it is not connected."""
-        own = self._ids.get(name)
-        feeds = [
-            feed for feed in self._replicas.feeds
-            if feed.group_member == name and feed.member_id == own and feed.state == "online"
-        ]  # fmt: skip
+        feeds = (feed for feed in self._feeds(name) if feed.state == "online")
         return max(feeds, key=lambda feed: feed.on_disk, default=None)
+
+    def _feeds(self, name: str, replaced: bool = False) -> list[ReplicaFeed]:
+        """Return the connections of a member. ``replaced``: also those with another directory than the known one."""
+        own = self._ids.get(name)
+        feeds = [feed for feed in self._replicas.feeds if feed.group_member == name]
+        return feeds if replaced else [feed for feed in feeds if feed.member_id == own]
 
     def heard(self, feed: ReplicaFeed) -> None:
         """Process an acknowledgement of a member."""
@@ -272,10 +274,7 @@ class InSync(ServerPart, Confirmation):
 
     def damaged(self, name: str) -> bool:
         """Return whether a member has reported that its store is damaged."""
-        own = self._ids.get(name)
-        return any(
-            feed.group_member == name and feed.member_id == own and feed.damaged for feed in self._replicas.feeds
-        )
+        return any(feed.damaged for feed in self._feeds(name))
 
     def successors(self) -> dict[str, ReplicaFeed]:
         """Return the members that this one can hand over to: in the set, connected, and with an undamaged store."""
@@ -284,10 +283,7 @@ class InSync(ServerPart, Confirmation):
 
     def copying(self, name: str) -> bool:
         """Return whether a member receives a copy."""
-        return any(
-            feed.group_member == name and (feed.state == "send_bulk" or feed.position < 0)
-            for feed in self._replicas.feeds
-        )
+        return any(feed.state == "send_bulk" or feed.position < 0 for feed in self._feeds(name, replaced=True))
 
     def seconds_behind(self, name: str) -> float:
         """Return the seconds since a member last had the whole log."""

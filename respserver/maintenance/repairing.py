@@ -18,6 +18,7 @@ from persistence.noderepair import NodeRange, RepairError, replace, wanted
 from persistence.scrub import Damage, Scrub
 from replication.nodes import LONGEST_KEY
 from resp.errors import CorruptError
+from respserver.roles.nodes import PATIENCE
 from respserver.roles.roles import Roles
 from respserver.runtime.parts import RuntimeParts, ServerPart
 from respserver.runtime.threads import in_thread
@@ -135,14 +136,23 @@ class Repairing(ServerPart):
             return blob, "memory"
         if len(asked.key) > LONGEST_KEY:
             raise RepairError("the key is too long for a request to another member")
+        silent: list[str] = []
         for name, send in self._roles.node_sources():
             self._asking = name
             try:
                 blob = await self._roles.nodes.ask(send, asked)
+            except TimeoutError:
+                silent.append(name)
+                continue
             finally:
                 self._asking = ""
             if blob:
                 return blob, name
+        if silent:
+            raise RepairError(
+                f"no answer within {PATIENCE:g} seconds from {', '.join(silent)}, and no other member has a good copy"
+                " of these entries now"
+            )
         raise RepairError("no other member has a good copy of these entries now")
 
     @property

@@ -34,16 +34,16 @@ class NodeExchange(ServerPart):
         self._serving: set[asyncio.Task[None]] = set()
 
     async def ask(self, send: Callable[[bytes], None], wanted: NodeRange) -> bytes:
-        """Request a node. ``send`` sends the request. Returns the blob; b"" if the member has no good copy, or none in
-        time."""
+        """Request a node. ``send`` sends the request. Returns the blob; b"" if the member has no good copy.
+
+        Raises TimeoutError if there is no answer in time.
+        """
         answer: asyncio.Future[bytes] = self._loop.create_future()
         self._asked = wanted, answer
         try:
             send(pack_request(wanted))
             async with asyncio.timeout(PATIENCE):
                 return await answer
-        except TimeoutError:
-            return b""
         finally:
             self._asked = None
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from persistence.noderepair import NodeRange
 from replication import frames
 from replication import nodes as protocol
-from replication.feed import LONGEST_REQUEST
-from replication.frames import LinkError
+from replication.frames import LONGEST_REQUEST, LinkError
 from replication.nodes import pack_answer, pack_request, read_answer, read_request
 from respserver.roles import nodes as serving
 from respserver.testing import RunningServer, start_in_thread
@@ -217,6 +216,24 @@ def test_an_answer_must_fit_the_request(tmp_path: Path, fits: bool) -> None:
                 assert "entries 50 to 59" in raw("TRANGE", "s", "-", "+")
             assert fake.links == 1
             assert [argv[:2] for argv in fake.requests].count([b"REPLCONF", b"GETNODE"]) == 1
+            raw("REPLICAOF", "NO", "ONE", "FORCE")
+
+
+def test_a_leader_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "PATIENCE", 0.2)
+    config: dict[str, Any] = {"save": "", "stream_node_max_entries": "10", "node_cache_size": "0", "scrub_rate": "1gb"}
+    with start_in_thread(tmp_path / "data", **config) as server, Raw(server.port) as raw:
+        for number in range(100):
+            raw("TAPPEND", "s", "body", noise(number))
+        raw("SAVE")
+        damage_node(tmp_path / "data")
+        with FakeLeader(lambda _: going_on()) as fake:
+            raw("REPLICAOF", "127.0.0.1", fake.port, "FORCE")
+            eventually(lambda: b"master_link_status:up" in raw("INFO", "replication"))
+            assert "entries 50 to 59" in raw("TRANGE", "s", "-", "+", "COUNT", "60")
+            repairs = server.server.scrubbing._repairs
+            (why,) = eventually(lambda: server.call(lambda: [why for why, _ in repairs._failed.values()]))
+            assert why.startswith(f"no answer within 5 seconds from leader 127.0.0.1:{fake.port}, and no other member")
             raw("REPLICAOF", "NO", "ONE", "FORCE")
 
 
