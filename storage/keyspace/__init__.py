@@ -13,6 +13,7 @@
     deadletters    removal of messages that expired or reached the delivery limit, and their dead letters
     recordheads    cached heads of the most frequent records
     replay         applies records
+    retaining      evicts what the retention policies of streams do not retain
     validation     validation of records from another server
     prefetch       loads the objects that appends to many streams will touch into the processor's caches
     digest         the digest of a keyspace's content

@@ -31,6 +31,8 @@ def _add_stream(stream: Stream, update: Callable[[bytes], object]) -> None:
     if stream.deleted or stream.shift or stream.max_deleted or stream.lone:
         added = stream.entries_added
         update(b"D%d %d %d %d;" % (stream.deleted, added, stream.max_deleted, stream.lone))
+    if stream.retention is not None:
+        update(b"K%b;" % stream.retention.pack())
     if stream.tombstones is not None:
         for chunk, container in stream.tombstones.chunks():
             update(b"M%d %d:%b" % (chunk, len(container), container))

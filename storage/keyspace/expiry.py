@@ -1,7 +1,7 @@
-"""Expiry of keys, groups, stages, producers' IDs, and pending messages. Only a leader runs it. Each expiry is logged.
+"""Expiry of keys, groups, stages, producers' IDs, and pending messages; checks of retention policies. Only a leader runs it. Each expiry is logged.
 
 Rule 1: a timer only determines when its subject is inspected. The subject's own deadline decides.
-Rule 2: keys and the IDs of producers expire in wall-clock time, everything else in served time (Rule 6 of
+Rule 2: keys, entries, and the IDs of producers expire in wall-clock time, everything else in served time (Rule 6 of
 ``keyspace``).
 Rule 3: one call does a bounded amount of work, so that a million keys that expire together do not block the server.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from storage.keyspace import groupmutators, stagemutators
+from storage.keyspace import groupmutators, retaining, stagemutators
 from storage.keyspace.deadletters import drop_overdue
 from storage.keyspace.keyspace import Keyspace
 from storage.model import timers
@@ -31,7 +31,16 @@ def run(ks: Keyspace, now: int) -> int:
             break
         seen += 1
         seen += _expire(ks, item, now, served)
+    while seen < AT_ONCE and ks.unchecked:
+        seen += 1 + _retain(ks, next(iter(ks.unchecked)), now)
     return seen
+
+
+def _retain(ks: Keyspace, key: bytes, now: int) -> int:
+    """Check the policy of the stream at a key. Return the work done."""
+    del ks.unchecked[key]
+    stream = ks.keys.get(key)
+    return retaining.check(ks, key, stream, now) if isinstance(stream, Stream) else 0
 
 
 def _expire(ks: Keyspace, item: timers.Item, now: int, served: int) -> int:
@@ -52,6 +61,8 @@ def _expire(ks: Keyspace, item: timers.Item, now: int, served: int) -> int:
     stream = ks.keys.get(key)
     if not isinstance(stream, Stream):
         return 0
+    if kind == timers.RETENTION:
+        return retaining.check(ks, key, stream, now)
     if kind == timers.PRODUCED:
         _forget_produced(ks, key, stream, now)
         return 0

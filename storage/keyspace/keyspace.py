@@ -39,6 +39,7 @@ from storage.model.ids import MASK64
 from storage.model.timers import NEVER, TwoClocks
 from storage.nodes.pool import NodePool
 from storage.streams.capture import Capture
+from storage.streams.retention import Retention
 from storage.streams.stages import Stage, Stages
 from storage.streams.stream import Stream
 
@@ -66,6 +67,7 @@ class Keyspace(KeyTable):
         self.log: list[bytes] = []  # parts of the records of the current tick; not empty if anything was logged
         self._heads = RecordHeads()
         self._evicted: dict[bytes, Stream] = {}  # streams with evictions that are not logged yet, see evict_before()
+        self.unchecked: dict[bytes, None] = {}  # keys of streams whose retention policy must be checked
         self.ready: list[bytes] = []  # keys whose blocked readers must be served
         self.waiting: dict[bytes, int] = {}  # key -> number of blocked readers; set by the server
         self.watchers: dict[bytes, set[Watcher]] = {}  # key -> its watchers; set by the server
@@ -198,6 +200,8 @@ class Keyspace(KeyTable):
     def appended(self, key: bytes, stream: Stream) -> None:
         """Record that entries were added, after before(). The caller logs the record."""
         self.changes.stream(key, stream)
+        if stream.checked:
+            self._uncheck(key, stream)
         self.signal(key)
         if self.watchers or self.tracked:
             self.touch_watchers(key)
@@ -294,6 +298,29 @@ class Keyspace(KeyTable):
         if stream.producers is not None:
             stream.producers.forget(now)
         self._stream_logged(key, stream, records.produced(key, now))
+
+    # -- retention (see ``retaining``) -----------------------------------------------------------------------------
+    def set_retention(self, key: bytes, stream: Stream, policy: Retention | None) -> None:
+        """Set or remove the retention policy of a stream. An empty stream that has one remains."""
+        self.before(key)
+        stream.retention = policy
+        if policy is None:
+            self._unretain(key, stream)
+        else:
+            if not stream.next_ord:
+                stream.lone = True
+            self._uncheck(key, stream)
+        self._stream_logged(key, stream, records.retain(key, b"" if policy is None else policy.pack()))
+
+    def _uncheck(self, key: bytes, stream: Stream) -> None:
+        """Record that the policy of a stream must be checked."""
+        stream.checked = False
+        self.unchecked[key] = None
+
+    def _unretain(self, key: bytes, stream: Stream) -> None:
+        stream.checked = False
+        self.unchecked.pop(key, None)
+        self.timers.cancel(timers.RETENTION, key)
 
     # -- strings ---------------------------------------------------------------------------------------------
     def set_string(self, key: bytes, value: bytes, expire_at: int = NEVER, keep_ttl: bool = False) -> String:
@@ -411,6 +438,9 @@ class Keyspace(KeyTable):
                 self.arm_group(new, group)
             self.timers.cancel(timers.PRODUCED, key)
             self._arm_produced(new, value)
+            if value.retention is not None:
+                self._unretain(key, value)
+                self._uncheck(new, value)
         else:
             self.string_bytes += len(new) - len(key)
             self.changes.strings.update((key, new))
@@ -464,6 +494,8 @@ class Keyspace(KeyTable):
             for group in value.groups.values():
                 self._forget_group(key, group)
             self.timers.cancel(timers.PRODUCED, key)
+            if value.retention is not None:
+                self._unretain(key, value)
             value.gone()
             self.stream_keys -= len(key)
             self.changes.stream_gone(key, value.sid)
@@ -489,6 +521,7 @@ class Keyspace(KeyTable):
         self.expires.clear()
         self.stages.clear()
         self.timers.clear()
+        self.unchecked.clear()
         self.string_bytes = self.stream_keys = self.group_bytes = self.expiring_names = 0
         self.pool.dropped += self.pool.unstored
         self.pool.bytes = self.pool.unstored = 0
@@ -589,6 +622,8 @@ class Keyspace(KeyTable):
                     group.resume(served)
                     self.arm_group(key, group)
                 self._arm_produced(key, value)
+                if value.retention is not None:
+                    self._uncheck(key, value)
         for name, stage in self.stages.by_name.items():
             stage.resume(served)
             self.arm_stage(name, stage)

@@ -23,6 +23,7 @@ from storage.model import records
 from storage.model.ids import MASK64
 from storage.model.records import split_ids
 from storage.streams.producers import LONGEST_MS, MOST_IDS
+from storage.streams.retention import unpack as unpack_retention
 from storage.streams.stream import Stream
 
 _STEPS: Final = {0: 0, records.HAS_COUNT: 0, records.INCREMENT: 1, records.DECREMENT: -1}  # keyed by the flags of OWN
@@ -219,6 +220,17 @@ def _apply_produced(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
     if klen != len(key):
         raise CorruptError("a PRODUCED record with inconsistent lengths")
     ks.forget_produced(key, _need(ks, key), now)
+
+
+def _apply_retain(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
+    _, _, klen = records.RENAME_HEAD.unpack_from(batch, at)
+    start = at + records.RENAME_HEAD.size
+    key, raw = batch[start : start + klen], part(batch, start + klen, stop)
+    stream = _stream(ks, key)
+    if stream is None and not raw:
+        raise CorruptError("a RETAIN record without a policy for a stream that does not exist")
+    policy = unpack_retention(raw) if raw else None
+    ks.set_retention(key, ks.create_stream(key) if stream is None else stream, policy)
 
 
 def _apply_flush(ks: Keyspace, _batch: bytes, _at: int, _stop: int) -> None:
@@ -431,6 +443,7 @@ _APPLY: Final[dict[int, Callable[[Keyspace, bytes, int, int], None]]] = {
     records.IDEMPOTENT: _apply_idempotent,
     records.IDMP: _apply_idmp,
     records.PRODUCED: _apply_produced,
+    records.RETAIN: _apply_retain,
     records.AWAY: _apply_away,
 }
 KNOWN: Final = frozenset((records.APPEND, *_APPLY))  # kinds of records that can be replayed

@@ -45,6 +45,7 @@ A record is
     IDEMPOTENT    klen u32 | plen u32 | ms u64 | seq u64 | now u64 | keep ms u64 | most u32 | key | producer | its ID
     IDMP          klen u32 | keep ms u64 | most u32 | key                    XCFGSET
     PRODUCED      klen u32 | now u64 | key                  producers' IDs older than their retention are removed
+    RETAIN        klen u32 | key | policy                    see ``storage.streams.retention``; empty: none
     AWAY          away i64                                  ms: see served time in ``storage.keyspace.keyspace``
 
 ``number`` identifies a consumer; 0 in OWN means no owner. Entries read are 2**64 - 1 if they are unknown. The entries
@@ -93,6 +94,7 @@ IDEMPOTENT: Final = 22
 IDMP: Final = 23
 PRODUCED: Final = 28
 AWAY: Final = 29
+RETAIN: Final = 32
 
 HEAD: Final = Struct(">BI")
 APPEND_HEAD: Final = Struct(">BIIQQ")
@@ -103,7 +105,7 @@ DELETED_HEAD: Final = Struct(">BII16s")
 SETID_HEAD: Final = Struct(">BII16sQ16s")
 IDEMPOTENT_HEAD: Final = Struct(">BIIIQQQQI")
 IDMP_HEAD: Final = Struct(">BIIQI")
-RENAME_HEAD: Final = Struct(">BII")
+RENAME_HEAD: Final = Struct(">BII")  # RENAME, RETAIN
 GROUP_HEAD: Final = Struct(">BIII16sQQ")
 DELIVER_HEAD: Final = Struct(">BIIII16sQQQIBIII")
 IDS_HEAD: Final = Struct(">BIII")  # ACK, DESTROY
@@ -237,6 +239,11 @@ def idempotent(
 
 def idmp(key: bytes, keep_ms: int, most: int) -> bytes:
     return IDMP_HEAD.pack(IDMP, IDMP_HEAD.size - 5 + len(key), len(key), keep_ms, most) + key
+
+
+def retain(key: bytes, policy: bytes) -> bytes:
+    """Return a RETAIN record. ``policy``: packed; empty: the policy is removed."""
+    return _named(RETAIN, RENAME_HEAD, (key,), (), policy)
 
 
 def produced(key: bytes, now: int) -> bytes:

@@ -25,6 +25,7 @@ PENDING_DROP: Final = 2
 PENDING_DUE: Final = 3
 STAGE_EXPIRY: Final = 4
 PRODUCED: Final = 5  # expiry of the IDs of a stream's producers
+RETENTION: Final = 8  # a stream whose policy may evict entries
 
 
 class Expiring:
@@ -133,7 +134,7 @@ class TwoClocks:
         return len(self._wall) + len(self._served)
 
     def _of(self, kind: int) -> Timers:
-        return self._wall if kind in (KEY_EXPIRY, PRODUCED) else self._served
+        return self._wall if kind in (KEY_EXPIRY, PRODUCED, RETENTION) else self._served
 
     def arm(self, kind: int, key: bytes, group: bytes, when: int) -> None:
         """Arm a timer (see Timers.arm()). ``when`` refers to the clock of the kind."""

@@ -6,14 +6,15 @@ stated otherwise.
     | ver | last ms | last seq | next_ord | first_ord | evicted_to  | sealed  | sealed | largest  | largest |
     | u8  |         |          |          |           | u128        | entries | bytes  | entry    | node    |
     +-----+---------+----------+----------+-----------+-------------+---------+--------+----------+---------+
-     version 2 only: 81      89            105       113     121     122            130       134     142
+     from version 2: 81      89            105       113     121     122            130       134     142
                      +-------+-------------+---------+-------+-------+--------------+---------+-------+--------+
                      | added | max_deleted | deleted | marks | flags | IDMP ms u64  | IDMP    | IDs   | IDs    |
                      |       | u128        |         |       | u8    |              | most u32| added | again  |
                      +-------+-------------+---------+-------+-------+--------------+---------+-------+--------+
+     version 3 only: the retention policy (``retention``)
      and a crc32 u32 of all that                    flags  1: lone, 2: raised
 
-A stream that does not need version 2 is written as version 1, which earlier servers read. ``marks`` is the number of
+A stream is written in the lowest version that it needs, which earlier servers read. ``marks`` is the number of
 tombstones. Valid if length and crc32 are correct, first_ord is at most next_ord, evicted_to is at most the last ID, and
 ordinals, totals, and times are below 2**63.
 """
@@ -25,6 +26,8 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 from resp.errors import CorruptError
+from storage.streams.retention import SIZE, Retention
+from storage.streams.retention import unpack as unpack_retention
 
 META: Final = Struct(">BQQQQ16sQQQQ")
 MORE: Final = Struct(">Q16sQQBQIQQ")
@@ -54,6 +57,7 @@ class StreamMeta(NamedTuple):
     idmp_most: int = 0
     iids_added: int = 0  # see ``producers``
     iids_repeated: int = 0
+    retention: Retention | None = None
 
 
 def pack_plain(
@@ -67,27 +71,31 @@ def pack_plain(
 
 
 def pack(meta: StreamMeta) -> bytes:
-    version = 1 if not any(meta[10:]) and meta.added == meta.next_ord else 2
+    policy = meta.retention
+    version = 3 if policy is not None else 1 if not any(meta[10:]) and meta.added == meta.next_ord else 2
     raw = META.pack(version, *meta[:4], meta.evicted_to.to_bytes(16, "big"), *meta[5:9])
-    if version == 2:
-        raw += MORE.pack(meta.added, meta.max_deleted.to_bytes(16, "big"), *meta[11:])
+    if version > 1:
+        raw += MORE.pack(meta.added, meta.max_deleted.to_bytes(16, "big"), *meta[11:18])
+    if policy is not None:
+        raw += policy.pack()
     return raw + CRC.pack(crc32(raw))
 
 
 def unpack(sid: int, meta: bytes) -> StreamMeta:
     """Unpack metadata. ``sid`` is used in error messages. Raises CorruptError if it is damaged."""
-    if meta[:1] > b"\2":
+    if meta[:1] > b"\3":
         raise CorruptError(f"the metadata of stream {sid} has version {meta[0]}, of a newer tidelog")
-    size = META.size + (MORE.size if meta[:1] == b"\2" else 0)
+    size = META.size + (MORE.size if meta[:1] > b"\1" else 0) + (SIZE if meta[:1] == b"\3" else 0)
     if len(meta) != size + CRC.size or CRC.unpack_from(meta, size)[0] != crc32(meta[:size]):
         raise CorruptError(f"the metadata of stream {sid} is damaged")
     version, last_ms, last_seq, next_ord, first_ord, raw, entries, size, largest_entry, largest_node = META.unpack_from(
         meta
     )
     evicted_to = int.from_bytes(raw, "big")
+    policy = unpack_retention(meta[-SIZE - CRC.size : -CRC.size]) if version == 3 else None
     deleted = tombstones = flags = idmp_ms = idmp_most = iids = repeated = 0
     added, max_deleted = next_ord, b""
-    if version == 2:
+    if version > 1:
         added, max_deleted, deleted, tombstones, flags, idmp_ms, idmp_most, iids, repeated = MORE.unpack_from(
             meta, META.size
         )
@@ -101,5 +109,5 @@ def unpack(sid: int, meta: bytes) -> StreamMeta:
         raise CorruptError(f"the metadata of stream {sid} makes no sense")
     return StreamMeta(
         last_ms, last_seq, next_ord, first_ord, evicted_to, entries, size, largest_entry, largest_node, added,
-        int.from_bytes(max_deleted, "big"), deleted, tombstones, flags, idmp_ms, idmp_most, iids, repeated,
+        int.from_bytes(max_deleted, "big"), deleted, tombstones, flags, idmp_ms, idmp_most, iids, repeated, policy,
     )  # fmt: skip

@@ -23,6 +23,7 @@ from storage.nodes.node import OVERHEAD, ActiveNode, sealed
 from storage.nodes.packed import AnyNode
 from storage.nodes.pool import NodePool, open_sealed
 from storage.streams.producers import Producers
+from storage.streams.retention import Retention
 
 NO_SIZES: Final[list[int]] = []  # never changed, like the next ones
 NO_PARTS: Final[list[bytes]] = []
@@ -31,7 +32,7 @@ NO_BLOBS: Final[dict[int, bytes | Draft]] = {}
 NOT_CODED: Final = 1024  # bytes: nodes with a larger mean entry size are not coded (see ``coder``)
 LARGE: Final = 4096  # bytes: larger entries are not copied an extra time
 MOST_ADDED: Final = (1 << 63) - 1  # the largest integer that clients accept
-STREAM_BYTES: Final = 368  # memory of an empty stream
+STREAM_BYTES: Final = 376  # memory of an empty stream
 SEALED_BYTES: Final = 65  # additional memory of a SealedNodes object
 BLOB_BYTES: Final = 150  # memory of a blob in ``SealedNodes.blobs`` without its bytes
 ENTRY_BYTES: Final = 20  # memory of an entry in the active node: its ID and its end
@@ -62,7 +63,8 @@ class StreamNodes:
     __slots__ = (
         "_active", "_active_bytes", "_active_ord", "_append_list", "_evicted_to", "_front", "_front_ord", "_joins",
         "_raised", "_reopen", "_sealed", "_tombstones_to_capture", "deleted", "dirty", "first_ord", "groups", "last_ms",
-        "last_seq", "lone", "max_deleted", "next_ord", "pool", "producers", "shift", "sid", "tombstones", "used",
+        "checked", "last_seq", "lone", "max_deleted", "next_ord", "pool", "producers", "retention", "shift", "sid", "tombstones",
+        "used",
     )  # fmt: skip
 
     def __init__(self, sid: int, pool: NodePool) -> None:
@@ -75,6 +77,7 @@ class StreamNodes:
         self.last_ms = 0  # last ID that was assigned, or set by XSETID; 0, 0 before the first entry
         self.last_seq = 0
         self.next_ord = 0  # number of entries ever added
+        self.checked = False  # it has a retention policy, whose next check must follow an append; set by the keyspace
         self.dirty = False  # changed since the last capture; set by the keyspace
         self._joins = False  # the active node is being read: new entries are joined immediately
         self._reopen = False  # the last node of the index, or a part of it, can become the active node
@@ -88,6 +91,7 @@ class StreamNodes:
         self.deleted = 0  # number of entries ever deleted individually
         self.max_deleted = 0  # the highest ID of those, or the one set by XSETID
         self.producers: Producers | None = None
+        self.retention: Retention | None = None
         self.groups: dict[bytes, Group] = {}
         self._evicted_to = 0  # see evicted_to
         # the node of the entry before first_ord, unless evicted_to was already read from it

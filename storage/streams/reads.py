@@ -6,7 +6,7 @@ Unless stated otherwise, ordinals in arguments can be those of deleted entries. 
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -115,6 +115,32 @@ class StreamReads(StreamNodes):
         if ordinal < self._end(index.head):  # in the oldest node: the common case if appends trim
             return self.first_ord
         return max(index.ords[index.of_ord(ordinal)], self.first_ord)
+
+    def bytes_border(self, most: int) -> int:
+        """Return the lowest ordinal from which on the entries take at most ``most`` bytes; at least first_ord.
+
+        The size of an entry in the active node is that of its wire form. Sealed entries have the mean size of all
+        entries that were sealed so far. O(log N); no sealed node is opened.
+        """
+        begin = max(self._active_ord, self.first_ord)
+        listed, active = self._append_list, self._active
+        size = self._active_bytes if listed is not None else 0 if active is None else len(active.wire)
+        if size > most or begin > self._active_ord:
+            node = self._active_node()
+            if node is not None:
+                ends, at = node.ends, begin - self._active_ord
+                size -= ends[at - 1] if at else 0
+                if size > most:
+                    return begin + bisect_left(ends, ends[-1] - most, at) - at + 1
+        sealed = self._sealed
+        if not sealed.entries:
+            return self.first_ord
+        return self.ahead(begin, (most - size) * sealed.entries // max(1, sealed.bytes))
+
+    def head_until(self) -> int:
+        """Return an ID up to which the entries of the oldest node extend. The stream must not be empty."""
+        after = self._sealed.head + 1
+        return self._sealed.first_id(after) if after < len(self._sealed.ords) else self.last_id
 
     def id_at(self, ordinal: int) -> int:
         """Return the ID of a living entry."""

@@ -290,6 +290,7 @@ class Stream(StreamReads):
         if (
             self._tombstones_to_capture is None
             and self.producers is None
+            and self.retention is None
             and not (flags or self.shift or self.deleted or self.max_deleted)
         ):
             return metadata.pack_plain(
@@ -304,6 +305,7 @@ class Stream(StreamReads):
             *((0, 0, 0, 0) if producers is None else (
                 producers.keep_ms, producers.most, producers.added, producers.duplicates
             )),
+            self.retention,
         ))  # fmt: skip
 
     @classmethod
@@ -328,6 +330,7 @@ class Stream(StreamReads):
             producers = stream.own_producers()
             producers.keep_ms, producers.most = found.idmp_ms, found.idmp_most
             producers.added, producers.duplicates = found.iids_added, found.iids_repeated
+        stream.retention = found.retention
         if found.tombstones:
             stream._own_tombstones().claimed = found.tombstones
         stream._active_ord = stream.next_ord
