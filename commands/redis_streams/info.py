@@ -80,7 +80,7 @@ def _info(stream: Stream) -> Pairs:
     nodes = stream.node_count
     keep_ms, most = stream.idmp()
     producers = stream.producers
-    return [
+    pairs = [
         (b"length", encode.integer(stream.length)),
         (b"radix-tree-keys", encode.integer(nodes)),
         (b"radix-tree-nodes", encode.integer(nodes + 1)),
@@ -95,6 +95,9 @@ def _info(stream: Stream) -> Pairs:
         (b"iids-added", encode.integer(0 if producers is None else producers.added)),
         (b"iids-duplicates", encode.integer(0 if producers is None else producers.duplicates)),
     ]
+    if stream.retention is not None:  # Redis has no such field
+        pairs.append((b"retain", encode.bulk(stream.retention.words())))
+    return pairs
 
 
 def _entry(stream: Stream, id: int, proto: int) -> bytes:  # noqa: A002

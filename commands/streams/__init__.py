@@ -12,6 +12,7 @@
     readargs    TREAD's arguments: the reader's position, and the options
     replies     ranges of entries as replies, built or streamed
     rows        FIELDS and VALUES: many entries in one command
+    settings    TCFG
     staging     TSTAGE, TPUBLISH, TDROP
     wait        TWAIT
 """

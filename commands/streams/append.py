@@ -42,6 +42,9 @@ from storage.model.ids import MASK64, parse_id
 from storage.streams.stream import Stream
 
 LARGE: Final = 4096  # bytes of a value; copying a larger one once more takes longer than encoding its length
+COUNTED: Final = 0  # how TAPPEV limits what it retains: the number of entries, their size, or the lowest ID
+SIZED: Final = 1
+BY_ID: Final = 2
 NO_END: Final = 1 << 62  # more calls than a group can have
 
 
@@ -208,21 +211,22 @@ def _in_parts(
 @command(
     "TAPPEV", key("RW INSERT DELETE"),
     oneof(
-        "strategy", arg("count", "integer", token="COUNT"), arg("ms", "integer", token="TIME"), arg("id", token="MINID")
+        "strategy", arg("count", "integer", token="COUNT"), arg("ms", "integer", token="TIME"),
+        arg("id", token="MINID"), arg("bytes", "integer", token="BYTES"),
     ),
     opt(repeat(block("data", arg("field"), arg("value")))), flags="write denyoom",
     complexity="O(log N + M): N macro nodes, M of them evicted.", adds=lambda argv: len(argv) > 4,
     most=3 + 2 * MOST_FIELDS,
 )  # fmt: skip
 def tappev(ctx: Context, argv: list[bytes]) -> Reply:
-    """Append an entry if one is given, then evict all but the newest entries, by number, age or ID."""
+    """Append an entry if one is given, then evict all but the newest entries, by number, age, ID or size."""
     if len(argv) & 1:
         raise errors.arity("tappev")
     ks, name = ctx.ks, argv[1]
     if argv[2] == b"COUNT":
-        by_count, retained = True, positive(argv[3])
+        how, retained = COUNTED, positive(argv[3])
     else:
-        by_count, retained = _retention(argv[2], argv[3], ctx.now)
+        how, retained = _retention(argv[2], argv[3], ctx.now)
     result = b""
     if len(argv) > 4:
         result = append_one(ctx, argv, 4)
@@ -232,7 +236,7 @@ def tappev(ctx: Context, argv: list[bytes]) -> Reply:
     stream = touched(ctx, name) if result else ks.stream(name, ctx.now)
     evicted = 0
     if stream is not None:
-        border = stream.ahead(stream.next_ord, retained) if by_count else stream.ord_from(retained)
+        border = _border(stream, how, retained)
         if border > stream.first_ord:
             evicted = ks.evict_before(name, stream, border, not result)
             if ks.event_classes:
@@ -250,16 +254,28 @@ def touched(ctx: Context, name: bytes) -> Stream | None:
     return stream
 
 
-def _retention(strategy: bytes, text: bytes, now: int) -> tuple[bool, int]:
-    """Return what TAPPEV retains: True and the number of entries, or False and the lowest ID. Raises CommandError."""
+def _retention(strategy: bytes, text: bytes, now: int) -> tuple[int, int]:
+    """Return how TAPPEV limits what it retains, and the limit: COUNTED, SIZED, or BY_ID and the lowest ID.
+
+    Raises CommandError.
+    """
     how = strategy.upper()
     if how == b"COUNT":
-        return True, positive(text)
+        return COUNTED, positive(text)
     if how == b"TIME":
-        return False, max(0, now - positive(text) + 1) << 64
+        return BY_ID, max(0, now - positive(text) + 1) << 64
     if how == b"MINID":
-        return False, parse_id(text)
+        return BY_ID, parse_id(text)
+    if how == b"BYTES":
+        return SIZED, positive(text)
     raise errors.syntax()
+
+
+def _border(stream: Stream, how: int, retained: int) -> int:
+    """Return the ordinal of the first entry that TAPPEV retains."""
+    if how == COUNTED:
+        return stream.ahead(stream.next_ord, retained)
+    return stream.ord_from(retained) if how == BY_ID else stream.bytes_border(retained)
 
 
 def tappev_head(argv: list[bytes]) -> int:
@@ -271,14 +287,16 @@ def tappev_head(argv: list[bytes]) -> int:
 def tappev_alike(ctx: Context, argv: list[bytes], bodies: list[bytes]) -> bytes:
     """Execute TAPPEVs to one key: see append_alike(); then evict once."""
     ks, name = ctx.ks, argv[1]
-    by_count, retained = _retention(argv[2], argv[3], ctx.now)
-    if not by_count:
+    how, retained = _retention(argv[2], argv[3], ctx.now)
+    if how == SIZED:
+        return b""
+    if how == BY_ID:
         ms, seq = ks.next_id(ks.stream(name, ctx.now), ctx.now)
         if still_retained(ms << 64 | seq, retained) < len(bodies):
             return b""
     ids = append_alike(ctx, argv, bodies, 4, b"")
     if ids:
-        _evict_group(ctx, name, len(bodies), by_count, retained)
+        _evict_group(ctx, name, len(bodies), how, retained)
     return ids
 
 
@@ -288,11 +306,13 @@ def tappev_large(ctx: Context, calls: list[list[bytes]]) -> list[bytes] | None:
     first = calls[0]
     if len(first) & 1 or len(first) == 4 or len(first[-1]) < LARGE:
         return None
-    by_count, retained = _retention(first[2], first[3], ctx.now)
+    how, retained = _retention(first[2], first[3], ctx.now)
+    if how == SIZED:
+        return None
     ks, name = ctx.ks, first[1]
     stream = ks.stream(name, ctx.now)
     same = like_first(calls, 2, 4)
-    if not by_count:
+    if how == BY_ID:
         ms, seq = ks.next_id(stream, ctx.now)
         same = min(same, still_retained(ms << 64 | seq, retained))
     if same < 2:
@@ -300,16 +320,16 @@ def tappev_large(ctx: Context, calls: list[list[bytes]]) -> list[bytes] | None:
     calls = calls[:same]
     ids = append_large(ctx, calls, 4, b"")
     if ids is not None:
-        _evict_group(ctx, name, len(calls), by_count, retained)
+        _evict_group(ctx, name, len(calls), how, retained)
     return ids
 
 
-def _evict_group(ctx: Context, name: bytes, added: int, by_count: bool, retained: int) -> None:
+def _evict_group(ctx: Context, name: bytes, added: int, how: int, retained: int) -> None:
     """Evict as required by ``added`` TAPPEVs that were just executed."""
     stream = touched(ctx, name)
     if stream is not None:
-        border = stream.ahead(stream.next_ord, retained) if by_count else stream.ord_from(retained)
-        evict_group(ctx.ks, name, stream, added, retained if by_count else -1, border, b"tappend", b"tevict")
+        border = _border(stream, how, retained)
+        evict_group(ctx.ks, name, stream, added, retained if how == COUNTED else -1, border, b"tappend", b"tevict")
 
 
 def like_first(calls: list[list[bytes]], start: int, stop: int) -> int:

@@ -135,6 +135,7 @@ class _GroupTotals:
 
 def _info(stream: Stream, groups: _GroupTotals) -> dict[str, int | bytes | None]:
     """Return TINFO's map."""
+    retained = stream.retention
     return {
         "length": stream.length,
         "first": format_id(stream.first_id()) if stream.length else None,
@@ -152,4 +153,5 @@ def _info(stream: Stream, groups: _GroupTotals) -> dict[str, int | bytes | None]
         "redelivered": groups.redelivered,
         "expired": groups.expired,
         "dead-lettered": groups.deadlettered,
+        "retain": None if retained is None else retained.words(),
     }

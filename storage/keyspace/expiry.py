@@ -1,4 +1,6 @@
-"""Expiry of keys, groups, stages, producers' IDs, and pending messages; checks of retention policies. Only a leader runs it. Each expiry is logged.
+"""Expiry of keys, groups, stages, producers' IDs, and pending messages; checks of retention policies.
+
+Only a leader runs it. Each expiry is logged.
 
 Rule 1: a timer only determines when its subject is inspected. The subject's own deadline decides.
 Rule 2: keys, entries, and the IDs of producers expire in wall-clock time, everything else in served time (Rule 6 of
@@ -61,11 +63,8 @@ def _expire(ks: Keyspace, item: timers.Item, now: int, served: int) -> int:
     stream = ks.keys.get(key)
     if not isinstance(stream, Stream):
         return 0
-    if kind == timers.RETENTION:
-        return retaining.check(ks, key, stream, now)
-    if kind == timers.PRODUCED:
-        _forget_produced(ks, key, stream, now)
-        return 0
+    if kind in (timers.RETENTION, timers.PRODUCED):
+        return retaining.check(ks, key, stream, now) if kind == timers.RETENTION else _forget(ks, key, stream, now)
     group = stream.groups.get(name)
     if group is None:
         return 0
@@ -81,8 +80,10 @@ def _expire(ks: Keyspace, item: timers.Item, now: int, served: int) -> int:
     return 0
 
 
-def _forget_produced(ks: Keyspace, key: bytes, stream: Stream, now: int) -> None:
+def _forget(ks: Keyspace, key: bytes, stream: Stream, now: int) -> int:
+    """Forget the IDs of producers that have expired. Return 0."""
     if stream.producers is not None and stream.producers.by_name:
         ks.forget_produced(key, stream, now)
         if stream.producers.by_name:  # not called for each ID, since expired IDs are harmless
             ks.timers.arm(timers.PRODUCED, key, b"", now + stream.idmp()[0])
+    return 0

@@ -70,21 +70,17 @@ def check(ks: Keyspace, key: bytes, stream: Stream, now: int) -> int:
     if policy is None:
         return 0
     stream.checked = False
-    border = border_of(stream, policy, now)
-    first = stream.first_ord
-    if border > first:
-        most = NODES * ks.pool.max_entries
-        if border > first + most:
-            part = first + most if policy.exact else stream.node_border(first + most)
-            if first < part < border:
-                border = part
-                ks.unchecked[key] = None
-        ks.evict_before(key, stream, border)
+    border, nodes = border_of(stream, policy, now), stream.node_count
+    part = stream.nodes_end(NODES) if border > stream.first_ord else border
+    if border > stream.first_ord:
+        ks.evict_before(key, stream, min(part, border))
         ks.notify(events.STREAM, b"tevict", key)
-    if not ks.unchecked or key not in ks.unchecked:
+    if part < border:
+        ks.unchecked[key] = None
+    else:
         stream.checked = True
         _arm(ks, key, stream, policy, now)
-    return (border - first) // ks.pool.max_entries if border > first else 0
+    return max(0, nodes - stream.node_count)
 
 
 def _arm(ks: Keyspace, key: bytes, stream: Stream, policy: Retention, now: int) -> None:

@@ -63,8 +63,8 @@ class StreamNodes:
     __slots__ = (
         "_active", "_active_bytes", "_active_ord", "_append_list", "_evicted_to", "_front", "_front_ord", "_joins",
         "_raised", "_reopen", "_sealed", "_tombstones_to_capture", "deleted", "dirty", "first_ord", "groups", "last_ms",
-        "checked", "last_seq", "lone", "max_deleted", "next_ord", "pool", "producers", "retention", "shift", "sid", "tombstones",
-        "used",
+        "checked", "last_seq", "lone", "max_deleted", "next_ord", "pool", "producers", "retention", "shift", "sid",
+        "tombstones", "used",
     )  # fmt: skip
 
     def __init__(self, sid: int, pool: NodePool) -> None:

@@ -139,8 +139,21 @@ class StreamReads(StreamNodes):
 
     def head_until(self) -> int:
         """Return an ID up to which the entries of the oldest node extend. The stream must not be empty."""
-        after = self._sealed.head + 1
-        return self._sealed.first_id(after) if after < len(self._sealed.ords) else self.last_id
+        index = self._sealed
+        if index.head + 1 < len(index.ords):
+            return index.first_id(index.head + 1)
+        if index.head == len(index.ords) or self._active_ord == self.next_ord:
+            return self.last_id
+        listed = self._append_list
+        if listed is not None and self._active is None:
+            return appendlist.first_id(listed)
+        return self.id_at(self._active_ord)
+
+    def nodes_end(self, number: int) -> int:
+        """Return the ordinal after the ``number`` oldest sealed nodes; next_ord if there are not more."""
+        index = self._sealed
+        position = index.head + number
+        return index.ords[position] if position < len(index.ords) else self.next_ord
 
     def id_at(self, ordinal: int) -> int:
         """Return the ID of a living entry."""

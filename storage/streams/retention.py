@@ -2,9 +2,11 @@
 
     0     1       2         10       18        26
     +-----+-------+---------+--------+---------+-------+
-    | ver | flags | count   | age ms | bytes   | limit |      numbers big-endian, u64; 0: no such limit
+    | ver | flags | count   | age ms | bytes   | limit |
     +-----+-------+---------+--------+---------+-------+
             flags  1: GROUPS, 2: EXACT
+
+Numbers are big-endian, u64; 0: there is no such limit.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import pytest
@@ -201,7 +202,9 @@ def meta_of(change: Callable[[list[int]], list[int]]) -> Callable[[list[Entry]],
 
     def apply(key: bytes, content: bytes) -> tuple[bytes, bytes]:
         at = STREAM.size + STREAM.unpack_from(content)[3]
-        return key, content[:at] + metadata.pack(StreamMeta(*change(list(metadata.unpack(1, content[at:])))))
+        found = metadata.unpack(1, content[at:])
+        numbers: list[Any] = change([*found[:-1]])
+        return key, content[:at] + metadata.pack(StreamMeta(*numbers))
 
     return resigned(2, apply)
 

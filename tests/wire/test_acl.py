@@ -59,6 +59,8 @@ def denied(name: str, command: str) -> str:
 ACCESS = {
     "TAPPEND k f v": "w",
     "TAPPEV k COUNT 1": "w",
+    "TCFG k": "r",
+    "TCFG k RETAIN COUNT 1": "rw",
     "TMAPPEND k FIELDS 1 f VALUES v": "w",
     "TSTAGE k 0 k FIELDS 1 f VALUES v": "w",
     "TPUBLISH k 1 k": "rw",

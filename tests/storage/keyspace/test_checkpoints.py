@@ -81,6 +81,17 @@ class Checkpoints(RuleBasedStateMachine):
         self.run("TAPPEV", key, how, n, *(["f", "v"] if add else []))
 
     @rule(
+        key=KEYS, limit=st.sampled_from(["COUNT 3", "AGE 20", "BYTES 90", "COUNT 2 AGE 9"]),
+        groups=st.sampled_from(["", "GROUPS", "GROUPS LIMIT 4"]), how=st.sampled_from(["~", "EXACT", "DRY"]),
+    )  # fmt: skip
+    def retain(self, key: str, limit: str, groups: str, how: str) -> None:
+        self.run("TCFG", key, "RETAIN", *limit.split(), *groups.split(), how)
+
+    @rule(key=KEYS)
+    def retain_everything(self, key: str) -> None:
+        self.run("TCFG", key, "RETAIN", "NONE")
+
+    @rule(
         key=KEYS, group=NAMES, count=st.integers(0, 4), ttl=TTLS, retry=st.booleans(), expire=st.sampled_from([0, 15]),
         most=st.sampled_from([0, 1, 2]), dead=st.booleans(), last=st.sampled_from(["", "0"]),
     )  # fmt: skip

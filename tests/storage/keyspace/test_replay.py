@@ -17,6 +17,7 @@ from storage.keyspace.groupmutators import GroupDeadLetter, Messages, Ownership,
 from storage.keyspace.keyspace import Keyspace
 from storage.keyspace.replay import replay
 from storage.model import records
+from storage.streams.retention import Retention
 from tests.storage.keyspace.replaykit import ALL, NOW, append_record, as_string, call, counters, empty, wire
 
 
@@ -91,6 +92,12 @@ def every_kind() -> Iterator[tuple[str, Keyspace, Keyspace, bytes]]:
     yield logged("OWN")
     groupmutators.forget_consumer(live, b"s", stream, group, two)
     yield logged("FORGET")
+    live.set_retention(b"s", stream, Retention(5, 6, 7, True, 8, True))
+    yield logged("RETAIN")
+    live.set_retention(b"s", stream, None)
+    yield logged("RETAIN")
+    live.set_retention(b"kept", live.create_stream(b"kept"), Retention(5, 0, 0, False, 0, False))
+    yield logged("RETAIN")
     live.set_string(b"k", b"value", NOW + 5)
     yield logged("SET")
     live.patch_string(b"k", as_string(live.keys[b"k"]), 3, b"ular")
@@ -139,7 +146,8 @@ def test_every_kind_replays_and_logs_the_same_bytes() -> None:
         assert behind.digest() == live.digest(), kind
         assert counters(behind) == counters(live), kind
         seen.add(batch[0])
-    assert seen == {*range(records.APPEND, records.RENAME + 1), *range(records.XGROUP, records.FORGET + 1)}
+    kinds = {*range(records.APPEND, records.RENAME + 1), *range(records.XGROUP, records.FORGET + 1), records.RETAIN}
+    assert seen == kinds
 
 
 def log_of_everything() -> bytes:
