@@ -11,7 +11,7 @@ from resp import errors
 from resp import reply as encode
 from resp.errors import CommandError
 from storage.keyspace import events, retaining
-from storage.streams.retention import MOST, Retention
+from storage.streams.retention import MOST, RetentionPolicy
 
 _LIMITS: Final = (b"COUNT", b"AGE", b"BYTES", b"LIMIT")
 _SIZES: Final = dict.fromkeys(_LIMITS, 1) | {b"GROUPS": 0, b"EXACT": 0, b"~": 0, b"DRY": 0}
@@ -67,7 +67,7 @@ def tcfg(ctx: Context, argv: list[bytes]) -> Reply:
     return encode.integer(evicts)
 
 
-def policy_of(argv: list[bytes], at: int) -> Retention:
+def policy_of(argv: list[bytes], at: int) -> RetentionPolicy:
     """Return the policy in argv from ``at`` on. Raises CommandError if it is invalid."""
     numbers = dict.fromkeys(_LIMITS, 0)
     words: set[bytes] = set()
@@ -90,7 +90,7 @@ def policy_of(argv: list[bytes], at: int) -> Retention:
         raise CommandError("ERR RETAIN: LIMIT must not be below COUNT, as in RETAIN COUNT 1000 GROUPS LIMIT 5000")
     if b"EXACT" in words and b"~" in words:
         raise CommandError("ERR RETAIN: EXACT and ~ exclude each other; ~ is the default")
-    return Retention(count, numbers[b"AGE"], numbers[b"BYTES"], b"GROUPS" in words, limit, b"EXACT" in words)
+    return RetentionPolicy(count, numbers[b"AGE"], numbers[b"BYTES"], b"GROUPS" in words, limit, b"EXACT" in words)
 
 
 def _refused(word: bytes) -> CommandError:

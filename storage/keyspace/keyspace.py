@@ -39,7 +39,7 @@ from storage.model.ids import MASK64
 from storage.model.timers import NEVER, TwoClocks
 from storage.nodes.pool import NodePool
 from storage.streams.capture import Capture
-from storage.streams.retention import Retention
+from storage.streams.retention import RetentionPolicy
 from storage.streams.stages import Stage, Stages
 from storage.streams.stream import Stream
 
@@ -300,7 +300,7 @@ class Keyspace(KeyTable):
         self._stream_logged(key, stream, records.produced(key, now))
 
     # -- retention (see ``retaining``) -----------------------------------------------------------------------------
-    def set_retention(self, key: bytes, stream: Stream, policy: Retention | None) -> None:
+    def set_retention(self, key: bytes, stream: Stream, policy: RetentionPolicy | None) -> None:
         """Set or remove the retention policy of a stream. An empty stream that has one remains."""
         self.before(key)
         stream.retention = policy

@@ -14,7 +14,7 @@ from storage.keyspace import events
 from storage.keyspace.keyspace import Keyspace
 from storage.model import timers
 from storage.model.ids import MAX_ID
-from storage.streams.retention import Retention
+from storage.streams.retention import RetentionPolicy
 from storage.streams.stream import Stream
 
 NODES: Final = 1000  # full nodes that one check evicts
@@ -22,7 +22,7 @@ HELD_MS: Final = 1000
 LEAST_MS: Final = 50  # between the checks of a stream whose entries become too old one after another
 
 
-def border_of(stream: Stream, policy: Retention, now: int) -> int:
+def border_of(stream: Stream, policy: RetentionPolicy, now: int) -> int:
     """Return the ordinal before which the policy retains nothing at ``now``; first_ord if it retains everything."""
     wanted = _wanted(stream, policy, now)
     if not policy.groups or wanted <= stream.first_ord:
@@ -34,7 +34,7 @@ def border_of(stream: Stream, policy: Retention, now: int) -> int:
     return border if policy.exact else max(stream.node_border(border), stream.first_ord)
 
 
-def _wanted(stream: Stream, policy: Retention, now: int) -> int:
+def _wanted(stream: Stream, policy: RetentionPolicy, now: int) -> int:
     """Return border_of() without regard to groups."""
     first, end = stream.first_ord, stream.next_ord
     border = first
@@ -59,7 +59,7 @@ def _needed_from(stream: Stream) -> int:
     return ordinal
 
 
-def excess(stream: Stream, policy: Retention, now: int) -> int:
+def excess(stream: Stream, policy: RetentionPolicy, now: int) -> int:
     """Return how many entries the policy does not retain at ``now``."""
     return stream.count(stream.first_ord, max(border_of(stream, policy, now), stream.first_ord))
 
@@ -83,7 +83,7 @@ def check(ks: Keyspace, key: bytes, stream: Stream, now: int) -> int:
     return max(0, nodes - stream.node_count)
 
 
-def _arm(ks: Keyspace, key: bytes, stream: Stream, policy: Retention, now: int) -> None:
+def _arm(ks: Keyspace, key: bytes, stream: Stream, policy: RetentionPolicy, now: int) -> None:
     """Arm the timer of a stream for the next time at which its policy may evict something without an append."""
     first = stream.first_ord
     if first >= stream.next_ord:

@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 from resp.errors import CorruptError
-from storage.streams.retention import SIZE, Retention
+from storage.streams.retention import SIZE, RetentionPolicy
 from storage.streams.retention import unpack as unpack_retention
 
 META: Final = Struct(">BQQQQ16sQQQQ")
@@ -57,7 +57,7 @@ class StreamMeta(NamedTuple):
     idmp_most: int = 0
     iids_added: int = 0  # see ``producers``
     iids_repeated: int = 0
-    retention: Retention | None = None
+    retention: RetentionPolicy | None = None
 
 
 def pack_plain(

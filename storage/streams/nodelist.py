@@ -23,7 +23,7 @@ from storage.nodes.node import OVERHEAD, ActiveNode, sealed
 from storage.nodes.packed import AnyNode
 from storage.nodes.pool import NodePool, open_sealed
 from storage.streams.producers import Producers
-from storage.streams.retention import Retention
+from storage.streams.retention import RetentionPolicy
 
 NO_SIZES: Final[list[int]] = []  # never changed, like the next ones
 NO_PARTS: Final[list[bytes]] = []
@@ -91,7 +91,7 @@ class StreamNodes:
         self.deleted = 0  # number of entries ever deleted individually
         self.max_deleted = 0  # the highest ID of those, or the one set by XSETID
         self.producers: Producers | None = None
-        self.retention: Retention | None = None
+        self.retention: RetentionPolicy | None = None
         self.groups: dict[bytes, Group] = {}
         self._evicted_to = 0  # see evicted_to
         # the node of the entry before first_ord, unless evicted_to was already read from it

@@ -24,7 +24,7 @@ _EXACT: Final = 2
 MOST: Final = (1 << 62) - 1  # the largest number in a policy
 
 
-class Retention:
+class RetentionPolicy:
     """A policy. It is never changed; a stream gets another one. Every number is 0 if there is no such limit."""
 
     __slots__ = ("age_ms", "count", "exact", "groups", "limit", "size")
@@ -56,7 +56,7 @@ class Retention:
         return _FORM.pack(_VERSION, flags, self.count, self.age_ms, self.size, self.limit)
 
 
-def unpack(raw: bytes) -> Retention:
+def unpack(raw: bytes) -> RetentionPolicy:
     """Return the policy of pack(). Raises CorruptError if it is damaged or cannot be set."""
     if len(raw) != SIZE or raw[0] != _VERSION:
         raise CorruptError("a retention policy that is damaged, or of a newer tidelog")
@@ -70,4 +70,4 @@ def unpack(raw: bytes) -> Retention:
         or (limit and count and limit < count)
     ):
         raise CorruptError("a retention policy that is invalid")
-    return Retention(count, age_ms, size, groups, limit, bool(flags & _EXACT))
+    return RetentionPolicy(count, age_ms, size, groups, limit, bool(flags & _EXACT))

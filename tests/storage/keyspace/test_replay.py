@@ -17,7 +17,7 @@ from storage.keyspace.groupmutators import GroupDeadLetter, Messages, Ownership,
 from storage.keyspace.keyspace import Keyspace
 from storage.keyspace.replay import replay
 from storage.model import records
-from storage.streams.retention import Retention
+from storage.streams.retention import RetentionPolicy
 from tests.storage.keyspace.replaykit import ALL, NOW, append_record, as_string, call, counters, empty, wire
 
 
@@ -92,11 +92,11 @@ def every_kind() -> Iterator[tuple[str, Keyspace, Keyspace, bytes]]:
     yield logged("OWN")
     groupmutators.forget_consumer(live, b"s", stream, group, two)
     yield logged("FORGET")
-    live.set_retention(b"s", stream, Retention(5, 6, 7, True, 8, True))
+    live.set_retention(b"s", stream, RetentionPolicy(5, 6, 7, True, 8, True))
     yield logged("RETAIN")
     live.set_retention(b"s", stream, None)
     yield logged("RETAIN")
-    live.set_retention(b"kept", live.create_stream(b"kept"), Retention(5, 0, 0, False, 0, False))
+    live.set_retention(b"kept", live.create_stream(b"kept"), RetentionPolicy(5, 0, 0, False, 0, False))
     yield logged("RETAIN")
     live.set_string(b"k", b"value", NOW + 5)
     yield logged("SET")
