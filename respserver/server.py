@@ -233,8 +233,8 @@ class RespServer:
         for name in (
             "appendfsync", "slowlog-log-slower-than", "slowlog-max-len", "latency-monitor-threshold",
             "latency-tracking",
-            "node-cache-size", "stream-node-max-entries", "stream-node-max-bytes", "stream-idmp-duration",
-            "stream-idmp-maxsize", "checkpoint-size", "requirepass",
+            "node-cache-size", "stream-node-max-entries", "stream-node-max-bytes", "stream-retention",
+            "stream-idmp-duration", "stream-idmp-maxsize", "checkpoint-size", "requirepass",
             "acllog-max-len", "notify-keyspace-events",
             "client-output-buffer-limit", "proto-max-bulk-len", "client-query-buffer-limit",
             "maxmemory", "min-replicas-to-write", "min-replicas-max-lag", "replica-serve-stale-data", "replica-acks",

@@ -7,6 +7,7 @@
     lookup      the lookup of a stream's group
     measured    ranges of entries whose sizes are read in slices
     newentries  the new entries of a group's long read, delivered in slices
+    policy      the words of a retention policy
     range       TRANGE, TREVRANGE, TLEN, TCOUNT, TSEEK, TINFO
     read        TREAD, and reading without a group
     readargs    TREAD's arguments: the reader's position, and the options

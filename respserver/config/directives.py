@@ -40,7 +40,7 @@ class Directive(NamedTuple):
     """One directive: how words become its value, how the value is shown, and its documentation.
 
     ``kind`` is one of yesno, integer, memory, octal, enum, string, host, words, hosts, percentiles, save, limits,
-    renames, users, leader, acks, pattern. ``default`` is text, as in a file.
+    renames, users, leader, acks, pattern, policies. ``default`` is text, as in a file.
 
     ``fixed`` is not empty if tidelog supports only one value. It determines the effect of another value: ``"warn"``
     logs a warning and keeps the default; ``"no-set"`` does the same, but CONFIG SET fails, because clients would rely
@@ -83,6 +83,8 @@ class Directive(NamedTuple):
             return [word[: word.startswith("-")] + parse_host(word.removeprefix("-")) for word in words]
         if kind == "percentiles":
             return valuetypes.parse_percentiles(self.name, words)
+        if kind == "policies":
+            return valuetypes.parse_policies(words)
         if kind == "leader":
             return valuetypes.parse_leader(words)
         if len(words) != 1:
@@ -148,6 +150,7 @@ class Directive(NamedTuple):
             "save": "pairs of seconds and changes, or `\"\"`",
             "limits": "class, hard bytes, soft bytes, soft seconds; may repeat",
             "leader": "host and port, or `no one`",
+            "policies": "pattern, RETAIN, limits; may repeat",
             "users": "a name and rules; may repeat",
             "renames": "a name and its new name, or `\"\"`; may repeat",
         }[kind]
@@ -319,6 +322,10 @@ _STREAMS = (
               low=1, high=86400),
     Directive("stream-idmp-maxsize", "integer", "100",
               "Maximum number of these IDs for each producer, in streams without an XCFGSET.", low=1, high=10000),
+    Directive("stream-retention", "policies", "",
+              "Default retention policies of new streams: a pattern of keys, RETAIN, and the limits as for TCFG; may "
+              "repeat. Example: `log:* RETAIN COUNT 100000 job:* RETAIN AGE 604800000 GROUPS`. The first pattern that "
+              "matches counts. Streams that exist keep their policies."),
     Directive("node-cache-size", "memory", "32mb", "Memory for decoded macro nodes, shared by all streams."),
 )
 

@@ -79,6 +79,7 @@ class Values:
     # streams
     stream_idmp_duration: int
     stream_idmp_maxsize: int
+    stream_retention: list[str]  # see valuetypes.policies()
     stream_node_max_entries: int
     stream_node_max_bytes: int
     node_cache_size: int
@@ -302,7 +303,7 @@ class Values:
 def _may_be_empty(name: str) -> bool:
     """Return whether the directive without a value means an empty list, as for ``save``."""
     directive = DIRECTIVES.get(ALIASES.get(name, name))
-    return directive is not None and directive.kind in ("words", "hosts", "percentiles", "save")
+    return directive is not None and directive.kind in ("words", "hosts", "percentiles", "save", "policies")
 
 
 def is_loopback(address: str) -> bool:

@@ -11,14 +11,16 @@ from typing import NamedTuple, cast
 
 from commands.glob import check_length
 from commands.parse import is_host
+from commands.streams.policy import policy_of
 from resp.errors import CommandError
 from respserver.config.conffile import parse_memory
+from storage.streams.retention import RetentionPolicy
 
 GROUP_NAME = re.compile(r"[0-9A-Za-z._:@-]{1,64}", re.ASCII)  # the name of a server group, or of a member
 _ESCAPED = re.compile(r"\\.", re.DOTALL)
 _CLASS = re.compile(r"\[[^\]]*\]")
 INSYNC = -1  # the value of ``replica-acks insync``
-LISTS = frozenset(("words", "hosts", "percentiles", "save", "limits", "leader"))  # kinds of several words
+LISTS = frozenset(("words", "hosts", "percentiles", "save", "limits", "leader", "policies"))  # kinds of several words
 _CLIENT_CLASSES = {"normal": "normal", "slave": "replica", "replica": "replica", "pubsub": "pubsub"}
 
 
@@ -107,6 +109,33 @@ def parse_percentiles(name: str, words: list[str]) -> list[str]:
             raise ValueError(f"{name} parameters should sit between [0.0,100.0]")
         shown.append(repr(abs(number)).removesuffix(".0"))
     return shown
+
+
+def parse_policies(words: list[str]) -> list[str]:
+    """Check ``log:* RETAIN COUNT 1000 job:* RETAIN AGE 60000``, see policies(). Raises ValueError."""
+    policies(words)
+    return words
+
+
+def policies(words: list[str]) -> list[tuple[bytes, RetentionPolicy]]:
+    """Return the policies in words, each with the pattern of its keys, which is before RETAIN. Raises ValueError."""
+    raws = [word.encode("utf-8", "surrogateescape") for word in words]
+    starts = [at - 1 for at, raw in enumerate(raws) if raw.upper() == b"RETAIN"]
+    if not words:
+        return []
+    if starts[:1] != [0]:
+        raise ValueError("a pattern of keys, RETAIN and limits are needed, as in: log:* RETAIN COUNT 1000")
+    found: list[tuple[bytes, RetentionPolicy]] = []
+    for start, stop in zip(starts, [*starts[1:], len(raws)], strict=True):
+        parse_pattern(words[start])
+        given = raws[start + 2 : stop]
+        try:
+            if b"DRY" in map(bytes.upper, given):
+                raise ValueError("DRY belongs to TCFG")
+            found.append((raws[start], policy_of(given, 0)))
+        except CommandError as error:
+            raise ValueError(f"{words[start]}: {str(error).removeprefix('ERR ')}") from None
+    return found
 
 
 def parse_acks(word: str) -> int:

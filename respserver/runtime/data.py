@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from commands.glob import compiled
 from persistence.log import Log, LogOptions, Recovered
 from resp.errors import DamagedNodeError
 from respserver.config.config import Config
+from respserver.config.valuetypes import policies
 from respserver.observe.logs import Logger
 from respserver.observe.stats import process_memory
 from respserver.runtime.clock import Clock
@@ -18,6 +20,7 @@ from storage.keyspace import events
 from storage.keyspace.keyspace import Keyspace
 from storage.nodes.cache import NodeCache
 from storage.nodes.pool import NodePool
+from storage.streams.retention import RetentionPolicy
 from storage.streams.stream import Stream
 
 Opened = tuple[Log, Keyspace, Recovered]
@@ -66,6 +69,7 @@ class Data:
         ks.follower, ks.frozen = self.follower, self.frozen
         self._choose_events()
         ks.resume(self._clock.now())
+        self._choose_policies()  # only now: a replay creates streams, too
         self.keys_loaded = len(ks.keys)
         self.damage_changed()
         for line in recovered.lines():
@@ -91,6 +95,15 @@ class Data:
         """Set which events the keyspace publishes."""
         classes = events.parse_classes(self._config.notify_keyspace_events)
         self.ks.event_classes = events.fired(classes, self.follower)
+
+    def _choose_policies(self) -> None:
+        """Set the default policies of new streams (``stream-retention``)."""
+        found = [(compiled(pattern), policy) for pattern, policy in policies(self._config.stream_retention)]
+
+        def default(key: bytes) -> RetentionPolicy | None:
+            return next((policy for pattern, policy in found if pattern.matches(key)), None)
+
+        self.ks.default_policy = default if found else None
 
     def key_of(self, sid: int) -> bytes | None:
         """Return the key of a stream; None if it was renamed or removed since the last checkpoint."""
@@ -132,6 +145,7 @@ class Data:
         config = self._config
         self.ks.pool.cache.max_bytes = config.node_cache_size
         _configure_nodes(self.ks, config)
+        self._choose_policies()
         self._choose_events()
         self.disk.configure(self._sync_policy(), config.checkpoint_size)
 

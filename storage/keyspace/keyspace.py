@@ -22,7 +22,7 @@ needs, is then read once and not by each TAPPEV.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from resp import errors
@@ -51,6 +51,7 @@ class Watcher(Protocol):
 
 
 UNBOUNDED: Final = 1 << 60  # ms
+DefaultPolicy = Callable[[bytes], RetentionPolicy | None]  # the policy of a new stream, by its key
 
 
 class Keyspace(KeyTable):
@@ -67,6 +68,8 @@ class Keyspace(KeyTable):
         self.log: list[bytes] = []  # parts of the records of the current tick; not empty if anything was logged
         self._heads = RecordHeads()
         self._evicted: dict[bytes, Stream] = {}  # streams with evictions that are not logged yet, see evict_before()
+        self.default_policy: DefaultPolicy | None = None  # set by the server
+        self._created: list[bytes] = []  # keys of streams that may get a default policy at the end of the tick
         self.unchecked: dict[bytes, None] = {}  # keys of streams whose retention policy must be checked
         self.ready: list[bytes] = []  # keys whose blocked readers must be served
         self.waiting: dict[bytes, int] = {}  # key -> number of blocked readers; set by the server
@@ -86,6 +89,8 @@ class Keyspace(KeyTable):
     # -- the log ---------------------------------------------------------------------------------------------
     def take_batch(self) -> bytes:
         """Return the records that were logged since the last call, as one batch."""
+        if self._created:
+            self._set_default_policies()
         self._log_all_evictions()
         batch = b"".join(self.log)
         self.log.clear()
@@ -149,6 +154,8 @@ class Keyspace(KeyTable):
         """Create an empty stream. Logs nothing, since the next record (APPEND, GROUP ...) implies it."""
         stream = Stream(self.next_sid, self.pool)
         self._add_stream(key, stream)
+        if self.default_policy is not None and not self.follower:
+            self._created.append(key)
         self.notify(events.NEW, b"new", key)
         return stream
 
@@ -307,10 +314,20 @@ class Keyspace(KeyTable):
         if policy is None:
             self._unretain(key, stream)
         else:
-            if not stream.next_ord:
+            if not (stream.next_ord or stream.groups):
                 stream.lone = True
             self._uncheck(key, stream)
         self._stream_logged(key, stream, records.retain(key, b"" if policy is None else policy.pack()))
+
+    def _set_default_policies(self) -> None:
+        """Set the default policies of new streams. Their records are in the batch that creates the streams."""
+        created, self._created = self._created, []
+        for key in created:
+            stream = self.keys.get(key)
+            if self.default_policy is not None and isinstance(stream, Stream) and stream.retention is None:
+                policy = self.default_policy(key)
+                if policy is not None:
+                    self.set_retention(key, stream, policy)
 
     def _uncheck(self, key: bytes, stream: Stream) -> None:
         """Record that the policy of a stream must be checked."""

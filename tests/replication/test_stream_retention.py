@@ -61,3 +61,21 @@ def test_kills_preserve_the_policy_and_what_it_retains() -> None:
         fill(node, 1)
         node("XGROUP", "SETID", "s", "g", "$")
         wait_until(lambda: node("TLEN", "s") == 20, "an eviction of what the group has read")
+
+
+def test_default_policies_are_replicated_with_the_streams_that_get_them() -> None:
+    with cluster() as made:
+        leader, replica = made.pair(stream_retention="log:* RETAIN COUNT 3 EXACT", appendfsync="always")
+        leader("TAPPEND", "log:1", "f", "v")
+        leader.kill()
+        leader.start()
+        assert leader("TCFG", "log:1") == {b"retain": b"COUNT 3 EXACT"}
+        assert_same(leader, replica)
+        leader("TCFG", "log:1", "RETAIN", "NONE")
+        leader("CONFIG", "SET", "stream-retention", "")
+        leader("TAPPEND", "log:2", "f", "v")
+        assert_same(leader, replica)
+        assert [replica("TCFG", key)[b"retain"] for key in ("log:1", "log:2")] == [None, None]
+        replica.lead()
+        replica("TAPPEND", "log:3", "f", "v")
+        assert replica("TCFG", "log:3") == {b"retain": b"COUNT 3 EXACT"}

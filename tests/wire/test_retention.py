@@ -175,3 +175,41 @@ def test_a_long_eviction_is_in_slices(hand: RunningServer, c: Raw) -> None:
     c("TCFG", "s", "RETAIN", "COUNT", 10)
     hand.advance(100)
     assert c("TLEN", "s") == 10
+
+
+def test_new_streams_get_the_default_of_their_pattern(hand: RunningServer, c: Raw) -> None:
+    fill(c, 5, "log:old")
+    text = "log:* RETAIN COUNT 3 EXACT *:jobs RETAIN AGE 60000 GROUPS"
+    assert c("CONFIG", "SET", "stream-retention", text) == b"OK"
+    assert c("CONFIG", "GET", "stream-retention")[1] == text.encode()
+    for key in ("log:old", "log:new", "log:jobs", "a:jobs", "other"):
+        fill(c, 5, key)
+    assert policy(c, "log:old") is None
+    assert policy(c, "other") is None
+    assert policy(c, "log:jobs") == policy(c, "log:new") == b"COUNT 3 EXACT"
+    assert policy(c, "a:jobs") == b"AGE 60000 GROUPS ~"
+    c("TCFG", "log:new", "RETAIN", "NONE")
+    hand.advance(100)
+    assert [c("TLEN", key) for key in ("log:old", "log:new", "log:jobs")] == [10, 5, 3]
+    c("TREAD", "log:read", 0, 1, "GROUP", "g", 50)
+    hand.advance(1000)
+    assert c("EXISTS", "log:read") == 0  # it had no entries, and its group has expired
+    assert c("CONFIG", "SET", "stream-retention", "") == b"OK"
+    fill(c, 5, "log:later")
+    assert policy(c, "log:later") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("log:*", "a pattern of keys, RETAIN and limits are needed, as in: log:* RETAIN COUNT 1000"),
+        ("RETAIN COUNT 1", "a pattern of keys, RETAIN and limits are needed, as in: log:* RETAIN COUNT 1000"),
+        ("log:* RETAIN", "log:*: RETAIN needs a limit: COUNT, AGE or BYTES, as in RETAIN COUNT 1000, or NONE"),
+        ("log:* RETAIN COUNT 5 DRY", "DRY belongs to TCFG"),
+        ("a RETAIN COUNT 5 b:* c RETAIN AGE 1", "a: syntax error"),
+    ],
+)
+def test_invalid_defaults_are_refused(c: Raw, text: str, why: str) -> None:
+    reply = c("CONFIG", "SET", "stream-retention", text)
+    assert reply.startswith("ERR CONFIG SET failed (possibly related to argument 'stream-retention') - ")
+    assert reply.endswith(why)
