@@ -135,8 +135,7 @@ class _GroupTotals:
 
 def _info(stream: Stream, groups: _GroupTotals) -> dict[str, int | bytes | None]:
     """Return TINFO's map."""
-    retained = stream.retention
-    return {
+    found: dict[str, int | bytes | None] = {
         "length": stream.length,
         "first": format_id(stream.first_id()) if stream.length else None,
         "last": format_id(stream.last_id),
@@ -153,5 +152,7 @@ def _info(stream: Stream, groups: _GroupTotals) -> dict[str, int | bytes | None]
         "redelivered": groups.redelivered,
         "expired": groups.expired,
         "dead-lettered": groups.deadlettered,
-        "retain": None if retained is None else retained.words(),
     }
+    if stream.retention is not None:
+        found["retain"] = stream.retention.words()
+    return found
