@@ -7,6 +7,7 @@
     largebatches   files next to the journal's LMDB with the records of large batches
     backlog        reads the log from an offset, for replicas that catch up
     store          the state as of the last checkpoint: nodes, streams and their state, strings, stages, fences
+    restoration    restores a keyspace from the store at a start
     layout         the bytes of the store's entries
     checkpoint     the changes of a checkpoint, applied to the store as one transaction
     overflowpages  verifies the first pages of large values before LMDB frees them

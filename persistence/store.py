@@ -1,8 +1,8 @@
 """The store: the state as of the last checkpoint, in LMDB. This module opens and reads it. See ``layout`` for its
 entries and ``checkpoint`` for their changes.
 
-Rule 1: a start reads every entry, but only the keys of nodes. It verifies the crc of each entry, and the counts and
-sums of each database (``checksums``).
+Rule 1: a start reads every entry, but only the keys of nodes (``restoration``). It verifies the crc of each entry, and
+the counts and sums of each database (``checksums``).
 Rule 2: reads use a view, which does not change until it is renewed. A checkpoint never affects them.
 """
 
@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from struct import Struct
-from zlib import crc32
 
 import lmdb
 
@@ -26,37 +25,23 @@ from persistence.fileidentity import OpenFile, disk_bytes
 from persistence.layout import (
     CODED,
     CRC,
-    GROUP,
     I64,
-    MARKS_KEY,
     META_KEYS,
     NODE_KEY,
-    PIECE,
-    PRODUCER,
-    STAGE,
-    STAGE_KEY,
     STREAM,
-    STRING,
     U64,
-    short,
     signed,
-    unpack_fence,
 )  # fmt: skip
 from persistence.lmdbfile import open_env, reported, translated
 from persistence.overflowpages import OverflowPages
 from persistence.ownnodes import OwnNodes
 from persistence.permissions import FOLDER
+from persistence.restoration import Restoration, verified_entries
 from persistence.storecopy import (
     DATABASES,
-    FENCES,
-    GROUPS,
     LATE,
-    MARKS,
     META,
-    PRODUCERS,
-    STAGES,
     STREAMS,
-    STRINGS,
     StoreCopy,
     StoreSnapshot,
     format_of,
@@ -64,14 +49,10 @@ from persistence.storecopy import (
 from resp.errors import REMEDY, CorruptError
 from storage.keyspace.keyspace import Keyspace
 from storage.keyspace.replay import DAMAGE
-from storage.model.ids import MASK64
-from storage.model.records import unpack_sizes
 from storage.nodes.coded import is_coded
 from storage.nodes.node import new_compressor
 from storage.nodes.pool import NodeStore
 from storage.streams.capture import Capture
-from storage.streams.stages import Stage
-from storage.streams.stream import Stream
 
 NEWER = (b"stages", b"fences", *LATE)  # databases that a store may lack
 MAP_SIZE = 1 << 40  # 1 TiB of address space; the file grows only when it is written
@@ -326,182 +307,18 @@ class Store:
 
         Raises CorruptError, OSError.
         """
-        found = StoreContent()
+        keys, self._keys = self._keys, None
         try:
             with reported(self.path), self.env.begin() as txn:
                 ks.next_sid = self._number(txn, b"next_sid") or ks.next_sid
                 ks.away = self._number(txn, b"away", I64) or 0
-                streams, nodes = self._restore_streams(txn, ks, found)
-                self._restore_strings(txn, ks, found)
-                if len(ks.keys) != streams + found.entries[STRINGS]:
-                    raise CorruptError("a key has two values")
-                self._restore_staging(txn, ks, found)
-                if ks.next_sid >> 63:
-                    raise CorruptError("the number of its next stream is invalid")
-                if abs(ks.away) >> 62:
-                    raise CorruptError("the shift of its served time is invalid")
-                self._check_content(txn, found)
+                return Restoration(self.path, txn, self._databases, ks, keys).run(self._content(txn))
         except DAMAGE as error:
             raise CorruptError(f"{self.path}: an invalid entry ({error!r}): {REMEDY}") from error
         except CorruptError as error:
             if str(self.path) in str(error):
                 raise
             raise CorruptError(f"{self.path}: {error}: {REMEDY}") from error
-        return streams, nodes, found.entries[STRINGS]
-
-    def _check_content(self, txn: lmdb.Transaction, found: StoreContent) -> None:
-        """Compare the recorded counts and sums with the entries. Raises CorruptError if they differ."""
-        claimed = self._content(txn)
-        if claimed is None:
-            return
-        for db in COUNTED:
-            name, there, wanted = DATABASES[db].decode(), found.entries[db], claimed.entries[db]
-            if there != wanted:
-                raise CorruptError(f"{self.path}: has {there} {name} instead of {wanted}: {REMEDY}")
-            if found.sums[db] != claimed.sums[db]:
-                raise CorruptError(f"{self.path}: its {name} are not those of the last checkpoint: {REMEDY}")
-
-    def _entries(self, txn: lmdb.Transaction, db: int, found: StoreContent) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the verified entries of a database in order, and count them in ``found``.
-
-        Raises CorruptError if one is damaged.
-        """
-        if db >= len(self._databases):
-            return
-        count = total = 0
-        unpack, size = CRC.unpack_from, CRC.size
-        for raw_key, raw_value in txn.cursor(db=self._databases[db]):
-            key, value = bytes(raw_key), bytes(raw_value)
-            (crc,) = unpack(value)
-            if crc32(memoryview(value)[size:], crc32(key)) != crc:
-                raise self._damaged(key)
-            count += 1
-            total += crc
-            yield key, value
-        found.set(db, count, total)
-
-    def _damaged(self, key: bytes) -> CorruptError:
-        return CorruptError(f"{self.path}: the entry {key!r} is damaged: {REMEDY}")
-
-    def _restore_streams(self, txn: lmdb.Transaction, ks: Keyspace, found: StoreContent) -> tuple[int, int]:
-        made: dict[int, Stream] = {}
-        claimed: dict[int, tuple[int, int]] = {}  # sid -> nodes, their sum
-        for key, value in self._entries(txn, STREAMS, found):
-            (sid,) = U64.unpack(key)
-            expire, count, total, length = STREAM.unpack_from(value, CRC.size)
-            at = CRC.size + STREAM.size
-            if expire >> 63:
-                raise CorruptError(f"the expiry of stream {sid} is invalid")
-            made[sid] = ks.restore_stream(value[at : at + length], sid, value[at + length :], expire)
-            claimed[sid] = count, total
-        nodes = self._restore_nodes(txn, made, claimed)
-        self._restore_additions(txn, made, found)
-        for stream in made.values():
-            stream.all_nodes_added()
-        for key, value in self._entries(txn, GROUPS, found):
-            of = made.get(U64.unpack_from(key)[0])
-            if of is None:
-                raise CorruptError(f"{self.path}: a group of an unknown stream: {REMEDY}")
-            name_len, meta_len = GROUP.unpack_from(value, CRC.size)
-            at = CRC.size + GROUP.size + name_len
-            name = value[at - name_len : at]
-            if short(name) != key[U64.size :]:
-                raise CorruptError(f"the group {name!r} has the key of another one")
-            ks.restore_group(of, name, value[at : at + meta_len], value[at + meta_len :])
-        return len(made), nodes
-
-    def _restore_additions(self, txn: lmdb.Transaction, made: dict[int, Stream], found: StoreContent) -> None:
-        """Restore the tombstones and producers of streams."""
-        for key, value in self._entries(txn, MARKS, found):
-            sid, chunk = MARKS_KEY.unpack(key)
-            stream = made.get(sid)
-            if stream is None:
-                raise CorruptError(f"{self.path}: deleted entries of an unknown stream: {REMEDY}")
-            stream.restore_tombstones(chunk, value[CRC.size :])
-        for key, value in self._entries(txn, PRODUCERS, found):
-            stream = made.get(U64.unpack_from(key)[0])
-            if stream is None:
-                raise CorruptError(f"{self.path}: a producer of an unknown stream: {REMEDY}")
-            (length,) = PRODUCER.unpack_from(value, CRC.size)
-            at = CRC.size + PRODUCER.size + length
-            name = value[at - length : at]
-            if len(name) != length or short(name) != key[U64.size :]:
-                raise CorruptError(f"the producer {name!r} has the key of another one")
-            stream.own_producers().restore(name, value[at:])
-
-    def _restore_strings(self, txn: lmdb.Transaction, ks: Keyspace, found: StoreContent) -> None:
-        for stored_key, value in self._entries(txn, STRINGS, found):
-            expire, length = STRING.unpack_from(value, CRC.size)
-            at = CRC.size + STRING.size
-            key = value[at : at + length]
-            if len(key) != length or expire >> 63 or short(key) != stored_key:
-                raise CorruptError(f"the string at {stored_key!r} is invalid")
-            ks.restore_string(key, value[at + length :], expire)
-
-    def _restore_nodes(
-        self, txn: lmdb.Transaction, made: dict[int, Stream], claimed: dict[int, tuple[int, int]]
-    ) -> int:
-        keys, self._keys = self._keys, None
-        if keys is None:  # not the first call: slower, because the nodes are read, too
-            keys = b"".join(map(bytes, txn.cursor(db=self.nodes).iternext(keys=True, values=False)))
-        number, size = int.from_bytes, NODE_KEY.size
-        last, count, total, nodes, before = -1, 0, 0, 0, b""
-        stream: Stream | None = None
-        for sid, first_ord, first_id in NODE_KEY.iter_unpack(keys):
-            key = keys[nodes * size : nodes * size + size]
-            if sid != last:
-                if stream is not None and claimed.pop(last) != (count, total & MASK64):
-                    raise CorruptError(f"{self.path}: the list of nodes of stream {last} is damaged: {REMEDY}")
-                last, count, total, stream = sid, 0, 0, made.get(sid)
-            if stream is None:
-                raise CorruptError(f"{self.path}: a node of the unknown stream {sid}: {REMEDY}")
-            if key <= before:
-                raise CorruptError(f"{self.path}: the nodes of stream {sid} are out of order: {REMEDY}")
-            stream.add_stored_node(first_ord, number(first_id, "big"))
-            before = key
-            count += 1
-            total += crc32(key)
-            nodes += 1
-        if stream is not None and claimed.pop(last) != (count, total & MASK64):
-            raise CorruptError(f"{self.path}: the list of nodes of stream {last} is damaged: {REMEDY}")
-        for sid, (count, _) in claimed.items():
-            if count:
-                raise CorruptError(f"{self.path}: the nodes of stream {sid} are missing: {REMEDY}")
-        return nodes
-
-    def _restore_staging(self, txn: lmdb.Transaction, ks: Keyspace, found: StoreContent) -> None:
-        stage, left = None, 0  # number of its chunks that follow
-        for key, value in self._entries(txn, STAGES, found):
-            sid, number = STAGE_KEY.unpack(key)
-            if not number and not left:
-                ttl, deadline, left = STAGE.unpack_from(value, CRC.size)
-                if ttl >> 63 or not left:
-                    raise CorruptError(f"stage {sid} is invalid")
-                stage = ks.stages.restore(value[CRC.size + STAGE.size :], sid, ttl, deadline)
-                ks.next_sid = max(ks.next_sid, sid + 1)
-            elif left and stage is not None and stage.sid == sid and number == len(stage.pieces) + 1:
-                self._restore_piece(stage, value)
-                left -= 1
-                if not left:
-                    ks.stages.restored(stage)
-            else:
-                left = -1
-                break
-        if left:
-            raise CorruptError(f"{self.path}: parts of a stage are missing: {REMEDY}")
-        for key, value in self._entries(txn, FENCES, found):
-            fence, epoch, check = unpack_fence(value)
-            if short(fence) != key:
-                raise CorruptError(f"the fence {fence!r} is invalid")
-            ks.stages.restore_fence(fence, epoch, check)
-
-    def _restore_piece(self, stage: Stage, value: bytes) -> None:
-        length, count = PIECE.unpack_from(value, CRC.size)
-        at = CRC.size + PIECE.size + length
-        sizes, bare = unpack_sizes(value[at : at + 4 * count]), value[at + 4 * count :]
-        if not count or len(sizes) != count or sum(sizes) != len(bare):
-            raise CorruptError(f"{self.path}: a part of stage {stage.sid} has inconsistent sizes: {REMEDY}")
-        stage.restore_piece(value[at - length : at], sizes, bare)
 
     # -- checkpoints -----------------------------------------------------------------------------------------
     def write(self, capture: Capture, offset: int) -> None:
@@ -558,7 +375,7 @@ class Store:
         """Count all entries, once, for a store of an earlier version. Raises CorruptError."""
         content = StoreContent()
         for db in COUNTED:
-            deque(self._entries(txn, db, content), 0)
+            deque(verified_entries(self.path, txn, self._databases, db, content), 0)
         return content
 
     def displaced(self) -> str | None:
