@@ -39,14 +39,19 @@ class Transport(Protocol):
 
     def kill(self) -> None:
         """Close immediately. Queued replies are lost, and a wait of the client ends."""
+
     def unblock(self, error: bool) -> bool:
         """End the client's wait, as at its timeout or with an error. Returns False if the client does not wait."""
+
     def push(self, data: bytes) -> None:
         """Queue encoded bytes that are not a reply (a message, a MONITOR line), to be sent at the end of the tick."""
+
     def hold_pushes(self) -> None:
         """Queue later pushes after the next reply, that of the running command."""
+
     def release_pushes(self) -> None:
         """Send the delayed pushes. Idempotent."""
+
     def stats(self) -> TransportStats: ...
 
 
@@ -71,11 +76,48 @@ class Session:
     """The state of one client."""
 
     __slots__ = (
-        "addr", "authenticated", "blocked", "caching", "close_after_reply", "created", "dirty_cas", "exec_abort", "id",
-        "laddr", "last_active", "last_command", "lib_name", "lib_ver", "limited", "monitoring", "multi", "multislot",
-        "name", "no_evict", "no_touch", "patterns", "plain", "proto", "queued", "readonly", "replica", "reply_mode",
-        "retained_bytes", "channels", "shards", "tls", "total_in", "total_out", "total_commands", "transport", "unix",
-        "user", "watching", "wrote",
+        "addr",
+        "authenticated",
+        "blocked",
+        "caching",
+        "close_after_reply",
+        "created",
+        "dirty_cas",
+        "exec_abort",
+        "id",
+        "laddr",
+        "last_active",
+        "last_command",
+        "lib_name",
+        "lib_ver",
+        "limited",
+        "monitoring",
+        "multi",
+        "multislot",
+        "name",
+        "no_evict",
+        "no_touch",
+        "patterns",
+        "plain",
+        "proto",
+        "queued",
+        "readonly",
+        "replica",
+        "reply_mode",
+        "retained_bytes",
+        "channels",
+        "shards",
+        "tls",
+        "total_batches",
+        "total_in",
+        "total_out",
+        "total_commands",
+        "total_reads",
+        "transport",
+        "unix",
+        "user",
+        "watching",
+        "wrote",
     )
 
     def __init__(self, client_id: int, addr: str, laddr: str, now: int) -> None:
@@ -126,9 +168,9 @@ class Session:
         # counters
         self.last_active = now  # ms since epoch
         self.last_command = "NULL"
-        self.total_in = 0
-        self.total_out = 0
+        self.total_in = self.total_out = 0  # bytes
         self.total_commands = 0
+        self.total_reads = self.total_batches = 0  # batches: consecutive commands that were executed together
 
     @property
     def subscribed(self) -> bool:

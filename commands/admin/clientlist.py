@@ -48,9 +48,11 @@ def queued_bytes(session: Session) -> int:
 def client_line(session: Session, now: int, argv: list[bytes]) -> str:
     """Return the line without its line end. ``now``: ms since epoch. ``argv``: the running command, or [].
 
-    Fields and order are those of Redis 7.4 and later. ``qbuf`` counts bytes of incomplete commands, ``obl`` replies
+    Fields and order are those of Redis 8.8. ``qbuf`` counts bytes of incomplete commands, ``obl`` replies
     that wait for the end of the tick, and ``omem`` replies that wait for the socket. ``qbuf-free``, ``rbs`` and ``rbp``
-    are 0, because no buffer has a fixed size. ``withheld`` is not a field of Redis: it is present only while
+    are 0, because no buffer has a fixed size. ``io-thread`` is 0, the main thread, and no reply is shared by clients.
+    ``avg-pipeline-len-sum`` counts commands and ``avg-pipeline-len-cnt`` batches: the quotient is the average length of
+    a pipeline. ``withheld`` is not a field of Redis: it is present only while
     replies wait for replicas, and is a part of ``obl``.
     """
     stats = transport_stats(session)
@@ -81,6 +83,8 @@ def client_line(session: Session, now: int, argv: list[bytes]) -> str:
         ("obl", stats.output_queued),
         ("oll", stats.output_pieces),
         ("omem", stats.output_buffered),
+        ("omem-shared", 0),
+        ("omem-unshared", stats.output_buffered),
         ("tot-mem", client_bytes(session, stats) + argv_bytes + queued),
         ("events", events),
         ("cmd", session.last_command),
@@ -89,9 +93,13 @@ def client_line(session: Session, now: int, argv: list[bytes]) -> str:
         ("resp", session.proto),
         ("lib-name", session.lib_name.decode("latin-1")),
         ("lib-ver", session.lib_ver.decode("latin-1")),
+        ("io-thread", 0),
         ("tot-net-in", session.total_in),
         ("tot-net-out", session.total_out),
         ("tot-cmds", session.total_commands),
+        ("read-events", session.total_reads),
+        ("avg-pipeline-len-sum", session.total_commands),
+        ("avg-pipeline-len-cnt", session.total_batches),
     ]
     if stats.output_withheld:
         fields.append(("withheld", stats.output_withheld))

@@ -120,6 +120,7 @@ class Connection(SocketReader):
         if session.close_after_reply:  # after QUIT, CLIENT KILL or a protocol error, nothing is read
             return
         session.total_in += len(data)
+        session.total_reads += 1
         traffic = self._traffic
         traffic.bytes_in += len(data)
         traffic.reads += 1

@@ -173,6 +173,7 @@ class Dispatcher:
         if done and self._command is not None:
             session.last_command = self._command.name
         session.total_commands += done
+        session.total_batches += done > 0
         self._traffic.commands += done
         if ks.log:
             ticks.note_write(session)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import socket
 import subprocess
 import threading
 from collections.abc import Callable
@@ -300,3 +301,15 @@ def test_redis_benchmark(server: RunningServer) -> None:
     assert done.stdout.count("requests per second") == 4
     assert "ERR" not in done.stdout + done.stderr
     assert "WARNING" not in done.stderr
+
+
+def test_reads_and_lengths_of_pipelines(server: RunningServer) -> None:
+    with socket.create_connection(("127.0.0.1", server.port)) as sock, sock.makefile("rb") as replies:
+        for _ in range(2):
+            sock.sendall(b"PING\r\n" * 10)
+            assert [replies.readline() for _ in range(10)] == [b"+PONG\r\n"] * 10
+        sock.sendall(b"CLIENT INFO\r\n")
+        text = replies.read(int(replies.readline()[1:])).decode()
+    line = dict(word.split("=", 1) for word in text.split())
+    names = ("tot-cmds", "read-events", "avg-pipeline-len-sum", "avg-pipeline-len-cnt")
+    assert [line[name] for name in names] == ["20", "3", "20", "2"]  # a command is counted when it has ended

@@ -9,7 +9,8 @@ from tests.commands.fakeserver import NOW, FakeServer, FakeTransport
 
 FIELDS = (  # noqa: SIM905  # to be read, and compared with what Redis prints
     "id addr laddr fd name age idle flags db sub psub ssub multi watch qbuf qbuf-free argv-mem multi-mem rbs rbp obl "
-    "oll omem tot-mem events cmd user redir resp lib-name lib-ver tot-net-in tot-net-out tot-cmds"
+    "oll omem omem-shared omem-unshared tot-mem events cmd user redir resp lib-name lib-ver io-thread tot-net-in "
+    "tot-net-out tot-cmds read-events avg-pipeline-len-sum avg-pipeline-len-cnt"
 ).split()
 
 
@@ -21,9 +22,7 @@ def server() -> FakeServer:
 def lines(raw: bytes) -> list[dict[str, str]]:
     head, _, body = raw.partition(b"\r\n")
     assert head == b"$%d" % (len(body) - 2)
-    return [
-        dict(word.split("=", 1) for word in line.split(" ")) for line in body[:-2].decode().splitlines()
-    ]
+    return [dict(word.split("=", 1) for word in line.split(" ")) for line in body[:-2].decode().splitlines()]
 
 
 class Busy(FakeTransport):
@@ -39,13 +38,36 @@ def test_a_line_has_the_fields_of_redis_in_their_order(server: FakeServer) -> No
     me.created = NOW - 5_999
     me.last_active = NOW - 1_000
     me.name, me.last_command, me.total_commands = b"w", "client|info", 12
+    me.total_reads, me.total_batches = 5, 4
     [line] = lines(server.run(me, "CLIENT", "INFO"))
     assert list(line) == FIELDS
     expected = {
-        "id": str(me.id), "addr": me.addr, "fd": "9", "name": "w", "age": "5", "idle": "1", "flags": "b", "multi": "-1",
-        "qbuf": "5", "argv-mem": "10", "obl": "3", "oll": "1", "omem": "70",
-        "tot-mem": str(4096 + 5 + 10 + 3 + 70), "events": "rw", "cmd": "client|info", "resp": "2", "user": "default",
-        "tot-cmds": "12", "redir": "-1",
+        "id": str(me.id),
+        "addr": me.addr,
+        "fd": "9",
+        "name": "w",
+        "age": "5",
+        "idle": "1",
+        "flags": "b",
+        "multi": "-1",
+        "qbuf": "5",
+        "argv-mem": "10",
+        "obl": "3",
+        "oll": "1",
+        "omem": "70",
+        "tot-mem": str(4096 + 5 + 10 + 3 + 70),
+        "events": "rw",
+        "cmd": "client|info",
+        "resp": "2",
+        "user": "default",
+        "tot-cmds": "12",
+        "redir": "-1",
+        "omem-shared": "0",
+        "omem-unshared": "70",
+        "io-thread": "0",
+        "read-events": "5",
+        "avg-pipeline-len-sum": "12",
+        "avg-pipeline-len-cnt": "4",
     }
     assert {name: line[name] for name in expected} == expected
 
@@ -153,9 +175,7 @@ def test_unblock(server: FakeServer) -> None:
     assert server.run(me, "CLIENT", "UNBLOCK", str(other.id), "error") == b":1\r\n"
     assert server.run(me, "CLIENT", "UNBLOCK", "99", "TIMEOUT") == b":0\r\n"
     assert server.calls == [("unblock", 2, False), ("unblock", 2, True)]
-    assert (
-        server.run(me, "CLIENT", "UNBLOCK", "2", "x") == b"-ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR\r\n"
-    )
+    assert server.run(me, "CLIENT", "UNBLOCK", "2", "x") == b"-ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR\r\n"
     assert server.run(me, "CLIENT", "UNBLOCK", "x") == b"-ERR value is not an integer or out of range\r\n"
     assert len(server.calls) == 2
 
