@@ -59,8 +59,8 @@ class GroupClients:
                     await asyncio.sleep(self._loop.random.choice((0.001, 0.02, 0.1)))
             except (LostError, RefusedError):
                 await asyncio.sleep(self._loop.random.uniform(0.001, 0.05))
-            except AssertionError as error:
-                self._loop.trouble.append(str(error))
+            except Exception as error:  # noqa: BLE001 - a client that ends unnoticed would end its checks, too
+                self._loop.trouble.append(str(error) if isinstance(error, AssertionError) else repr(error))
                 return
             finally:
                 connection.close()

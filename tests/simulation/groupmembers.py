@@ -265,8 +265,14 @@ class GroupMember(Member):
         return format_id(entry) if entry is not None else None
 
     def holds(self, number: int, entry: int) -> bool:
-        """Return whether it has an entry; of a dead one, when it ended."""
-        return self.has_entry(number, entry) if self.loaded else self.held >= entry
+        """Return whether it has an entry; of one that has ended or closed its store, when it did."""
+        if not self.loaded:
+            return self.held >= entry
+        try:
+            return self.has_entry(number, entry)
+        except OSError:  # the store is closed, and the process about to end
+            stream = self._server.data.ks.keys.get(KEY.encode())
+            return isinstance(stream, Stream) and stream.newest_id() >= entry
 
     def may_release(self) -> bool:
         """Return whether it may release replies now, as the leader."""
