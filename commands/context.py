@@ -226,6 +226,7 @@ class ServerParts(Protocol):
     @property
     def group(self) -> GroupPart | None:
         """None: this server is in no group."""
+
     @property
     def stats(self) -> StatsPart: ...
     @property
@@ -238,8 +239,10 @@ class ServerParts(Protocol):
     def served_time(self) -> ServedTimePart: ...
     def random(self) -> float:
         """A random number in [0, 1)."""
+
     def stop(self, save: bool, now: bool) -> None:
         """Shut down the server. ``save``: write a checkpoint. ``now``: do not wait for replicas."""
+
     def reload(self, session: Session, save: bool) -> None:
         """Reload everything from disk. ``save``: write a checkpoint first. Raises CommandError."""
 
@@ -249,6 +252,7 @@ class ClientsPart(Protocol):
 
     def all(self) -> list[Session]:
         """Return all sessions, oldest first, as a copy."""
+
     def get(self, client_id: int) -> Session | None: ...
 
 
@@ -258,28 +262,39 @@ class UsersPart(Protocol):
     @property
     def default(self) -> User:
         """The user of clients that have not logged in."""
+
     @property
     def denials(self) -> Denials:
         """The entries of ACL LOG."""
+
     def get(self, name: bytes) -> User | None: ...
     def all(self) -> list[User]:
         """Return all users, sorted by name."""
+
     def change(self, caller: Session, name: bytes, words: list[bytes]) -> None:
         """ACL SETUSER: change or create a user. Raises CommandError; nothing has changed then."""
+
     def delete(self, caller: Session, names: list[bytes]) -> int:
         """ACL DELUSER: return how many of the users existed. Raises CommandError for ``default``; deletes none then."""
+
     def load(self, caller: Session) -> None:
         """Reload the users (ACL LOAD). Raises CommandError; nothing has changed then."""
+
     def save(self) -> None:
         """Write the ACL file (ACL SAVE). Raises CommandError."""
+
     def secret(self, count: int) -> bytes:
         """Return random bytes for a password."""
+
     def greet(self, session: Session) -> None:
         """Assign the initial user to a client that has connected or sent RESET."""
+
     def wait(self, session: Session) -> int:
         """Admit a login: return the ms after which it may be tried; 0: immediately."""
+
     def log_in(self, session: Session, name: bytes, password: bytes, command: bytes) -> None:
         """Log in. Raises CommandError (WRONGPASS). ``command``: AUTH or HELLO, as it was sent."""
+
     def note(self, session: Session, reason: str, what: bytes) -> None:
         """Add a denied call to ACL LOG. ``reason``, ``what``: see ``commands.acl.check.Denial``."""
 
@@ -287,8 +302,9 @@ class UsersPart(Protocol):
 class PausesPart(Protocol):
     """Delays of commands, for CLIENT PAUSE."""
 
-    def pause(self, until_ms: int, writes_only: bool) -> None:
-        """Delay commands until a time in ms since epoch. A shorter pause does not end a longer one."""
+    def pause(self, ms: int, writes_only: bool) -> None:
+        """Delay commands for a time in ms. A shorter pause does not end a longer one."""
+
     def unpause(self) -> None: ...
 
 
@@ -297,6 +313,7 @@ class MonitorsPart(Protocol):
 
     def add(self, session: Session) -> None:
         """Add the session. Also sets ``session.monitoring``."""
+
     def remove(self, session: Session) -> None:
         """Remove the session. Idempotent."""
 
@@ -307,16 +324,22 @@ class PubSubPart(Protocol):
     # ``kind``: CHANNELS, PATTERNS or SHARDS of ``commands.session``
     def subscribe(self, session: Session, kind: int, name: bytes) -> None:
         """Add a subscription. Idempotent; changes ``session.subscriptions(kind)``."""
+
     def unsubscribe(self, session: Session, kind: int, name: bytes) -> None:
         """Remove a subscription. Idempotent; changes ``session.subscriptions(kind)``."""
+
     def unsubscribe_some(self, session: Session, count: int) -> bool:
         """End ``count`` subscriptions of any kind; return whether there are more."""
+
     def publish(self, channel: bytes, message: bytes, shard: bool = False) -> int:
         """Deliver to subscribers of this server and of its replicas; return the number of deliveries here."""
+
     def names(self, kind: int) -> list[bytes]:
         """Return the names that have subscribers, as a copy."""
+
     def count(self, kind: int) -> int:
         """Return the number of names that have subscribers."""
+
     def subscribers(self, kind: int, name: bytes) -> int: ...
 
 
@@ -325,6 +348,7 @@ class TrackingPart(Protocol):
 
     def enable(self, session: Session, caching: TrackingOptions) -> None:
         """Start tracking, or change its options; prefixes are added to earlier ones."""
+
     def disable(self, session: Session) -> None:
         """Stop tracking. Idempotent."""
 
@@ -342,8 +366,10 @@ class ConfigPart(Protocol):
     def get(self, patterns: list[bytes]) -> list[tuple[str, str]]: ...
     def set(self, pairs: list[tuple[bytes, bytes]]) -> None:
         """Set all values or none. Raises CommandError with Redis's texts."""
+
     def rewrite(self) -> None:
         """Rewrite the configuration file. Raises CommandError."""
+
     def value(self, name: str) -> str: ...
 
 
@@ -352,6 +378,7 @@ class WritesPart(Protocol):
 
     def written(self, session: Session) -> int:
         """Return a log offset. A log that reaches it contains all writes of the client."""
+
     def synced(self, offset: int) -> bool:
         """Return whether the log is on this server's disk up to ``offset``."""
 
@@ -362,15 +389,20 @@ class CheckpointsPart(Protocol):
     def save(self, session: Session) -> Callable[[], str | None]:
         """Start a checkpoint. Returns a function that returns its result: None until it has ended, then an empty string
         or the text of the error. Raises CommandError, also if a checkpoint is in progress."""
+
     @property
     def rewriting(self) -> bool:
         """Whether a checkpoint for BGREWRITEAOF is in progress."""
+
     def begin(self, session: Session, rewrite: bool) -> bool:
         """Start a checkpoint for BGSAVE or BGREWRITEAOF. Returns False if one is in progress. Raises CommandError."""
+
     def schedule(self, rewrite: bool) -> None:
         """Start a checkpoint as soon as possible."""
+
     def last(self) -> int:
         """Return the Unix time, in seconds, of the last successful checkpoint."""
+
     def refused(self) -> str | None:
         """Return why no checkpoint can be written (files were moved or removed), or None."""
 
@@ -380,17 +412,22 @@ class RolesPart(Protocol):
 
     def describe(self) -> list[object]:
         """Return the reply of ROLE."""
+
     def follow(self, host: str, port: int, force: bool = False) -> bool:
         """Become a replica of this leader. Returns False if it already is one. Raises CommandError.
 
         ``force``: take a full copy even from a leader with less data and an unrelated history.
         """
+
     def lead(self, force: bool = False) -> None:
         """Become a leader. Does nothing on a leader. Raises CommandError. ``force``: even with incomplete data."""
+
     def failover(self, target: tuple[str, int] | None, timeout_ms: int, force: bool) -> None:
         """Start to hand over to ``target``, or to the first complete replica. 0 ms: no timeout. Raises CommandError."""
+
     def failover_abort(self) -> None:
         """Abort the failover. Raises CommandError if none is in progress."""
+
     def psync(self, session: Session, replid: str, offset: int, takeover: bool) -> None:
         """Turn the connection into a replica's. ``takeover``: the sender hands over to it. Raises CommandError."""
 
@@ -400,10 +437,13 @@ class ReplicasPart(Protocol):
 
     def replconf(self, session: Session, options: list[bytes]) -> bytes:
         """Process names and values from a replica. Returns the reply; b"": none is to be sent. Raises CommandError."""
+
     def acknowledged(self, offset: int) -> int:
         """Return the number of replicas that have the log up to ``offset``."""
+
     def synced(self, offset: int) -> int:
         """Return the number of replicas that have the log on disk up to ``offset``."""
+
     def ask(self) -> None:
         """Request acknowledgements."""
 
@@ -414,17 +454,22 @@ class ClusterPart(Protocol):
     @property
     def enabled(self) -> bool:
         """The directive ``cluster-enabled``."""
+
     @property
     def id(self) -> str:
         """The ID of this server."""
+
     def nodes(self, session: Session) -> list[ClusterNode]:
         """Return the members, the leader first, as this client reaches them."""
+
     @property
     def shard(self) -> str:
         """The ID of the shard, which is the same on all its members."""
+
     @property
     def epoch(self) -> int:
         """The epoch of the server group; 0: this server is in none."""
+
     def leader(self, session: Session) -> tuple[str, int]:
         """Return the host and port at which this client reaches the leader. For a replica only. Raises CommandError if
         there is no leader."""
@@ -435,8 +480,10 @@ class GroupPart(Protocol):
 
     def status(self) -> dict[str, object]:
         """Return the status, as JSON shows it."""
+
     def fail_over(self, target: str, timeout_ms: int) -> None:
         """Hand over to a member; "": the best one. 0 ms: the default timeout. Raises CommandError."""
+
     def removal(self, name: str) -> Callable[[], str | None]:
         """Start to remove a member. Returns a function that returns its result: None until it has ended, then an empty
         string or the text of the error."""
@@ -448,8 +495,10 @@ class StatsPart(Protocol):
     def info(self, sections: list[str]) -> str: ...
     def ready(self, sections: list[str]) -> bool:
         """Prepare info() for these sections, and memory(), for some milliseconds. Returns True once they are fast."""
+
     def reset(self) -> None:
         """Reset the counters (CONFIG RESETSTAT)."""
+
     def memory(self) -> dict[str, int]:
         """Return bytes by name (``used resident peak startup clients replicas dataset node_cache``) and ``keys``."""
 
@@ -470,6 +519,7 @@ class SlowLogPart(Protocol):
 
     def entries(self) -> list[tuple[int, int, int, list[bytes], str, str]]:
         """Return the entries, newest first: ID, Unix seconds, microseconds, argv, client address, client name."""
+
     def reset(self) -> None: ...
 
 
@@ -478,8 +528,10 @@ class LatencyPart(Protocol):
 
     def all(self) -> dict[str, list[tuple[int, int]]]:
         """Return the samples by event: [(Unix seconds, ms), ...]."""
+
     def worst(self, event: str) -> int:
         """Return the longest ms of an event since it was reset, even if that sample was dropped; 0: there is none."""
+
     def reset(self, events: list[str]) -> int:
         """Delete the samples of the named events, or all if no event is named. Returns the number of events."""
 
@@ -503,5 +555,6 @@ class ClockPart(Protocol):
 
     def micros(self) -> int:
         """Return the microseconds since the epoch."""
+
     def sleep(self, seconds: float) -> None:
         """Block the whole server for this time."""

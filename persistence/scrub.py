@@ -126,15 +126,18 @@ class Scrub:
                 self._changed = True
         return new
 
-    def next_pass(self) -> int:
-        """Return when the next pass begins, in ms since epoch."""
+    def is_due(self, now: int) -> bool:
+        """Return whether a pass must begin at ``now`` (ms since epoch): a day after the last one began.
+
+        If the last one began more than a day in the future, the clock was wrong then, or is wrong now.
+        """
         began = self.began
         if not began:
             try:
                 began = int((self._directory / datadir.MARKER).stat().st_mtime * 1000)
             except OSError:
-                return 1 << 62  # the directory is being created
-        return began + DAY_MS
+                return False  # the directory is being created
+        return abs(now - began) >= DAY_MS
 
     def begin(self, now: int) -> None:
         """Begin a pass, from the beginning. ``now``: ms since epoch."""

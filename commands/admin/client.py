@@ -255,7 +255,7 @@ def client_unblock(ctx: Context, argv: list[bytes]) -> Reply:
 def client_pause(ctx: Context, argv: list[bytes]) -> Reply:
     """Delay the commands of all clients, or only write commands, for a number of ms."""
     writes_only = _choice(argv, (b"ALL", b"WRITE"), errors.BAD_PAUSE_MODE) == b"WRITE"
-    ctx.server.pauses.pause(ctx.now + timeout_ms(argv[2]), writes_only)
+    ctx.server.pauses.pause(timeout_ms(argv[2]), writes_only)
     return reply.OK
 
 

@@ -307,7 +307,7 @@ def xinfo_consumers(ctx: Context, argv: list[bytes]) -> Reply:
             (b"name", encode.bulk(name)),
             (b"pending", encode.integer(group.pending.owned(consumer.number))),
             (b"idle", encode.integer(max(0, now - consumer.seen))),
-            (b"inactive", encode.integer(now - consumer.active if consumer.active >= 0 else -1)),
+            (b"inactive", encode.integer(max(0, now - consumer.active) if consumer.active >= 0 else -1)),
         ])  # fmt: skip
 
     return array_of(sorted(group.consumers), described, ctx)

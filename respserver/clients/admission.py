@@ -52,7 +52,7 @@ class Admission(ServerPart):
         session.transport = conn
         session.unix = unix
         session.tls = transport.get_extra_info("ssl_object") is not None
-        conn.session = session
+        conn.session, conn.seen_active = session, session.last_active
         conn.input.decoder = RequestDecoder(
             self._decoding, max_bulk=config.proto_max_bulk_len, max_buffer=config.client_query_buffer_limit
         )
@@ -116,14 +116,30 @@ class Admission(ServerPart):
                 conn.poll_shutdown()
             if conn.output.streaming is not None and conn.flow.throttled and mono - conn.output.progress > STALL_MS:
                 conn.cut(f"accepted nothing of a streamed reply for {STALL_MS // 1000} seconds")
-            if idle and now - session.last_active > idle and not _may_idle(session, conn):
+            if conn.seen_active != session.last_active:
+                _note_activity(conn, now, mono)
+            if idle and mono - conn.idle_since > idle and not _may_idle(session, conn):
                 self._counters.idle_cuts += 1
                 conn.kill()
+
+
+def _note_activity(conn: Connection, now: int, mono: int) -> None:
+    """Record a client's activity in monotonic time: a change of the wall clock must not close all clients.
+
+    The dispatcher reads only the wall clock. Clients are examined each second, so the activity is at most that old.
+    """
+    conn.seen_active = conn.session.last_active
+    conn.idle_since = mono - min(max(0, now - conn.seen_active), 1000)
 
 
 def _may_idle(session: Session, conn: Connection) -> bool:
     """Return whether ``timeout`` does not apply to the client."""
     return bool(
-        session.blocked or session.subscribed or session.monitoring or conn.flow.paused
-        or conn.flow.wait is not None or session.replica is not None or conn.output.marks
+        session.blocked
+        or session.subscribed
+        or session.monitoring
+        or conn.flow.paused
+        or conn.flow.wait is not None
+        or session.replica is not None
+        or conn.output.marks
     )

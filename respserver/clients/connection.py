@@ -63,7 +63,8 @@ class Connection(SocketReader):
     from it: event loops need only the methods, and a compiled class can't derive from an interpreted one."""
 
     __slots__ = (
-        "_requests", "_services", "_ticks", "_traffic", "flow", "input", "output", "session", "socket", "state",
+        "_requests", "_services", "_ticks", "_traffic", "flow", "idle_since", "input", "output", "seen_active",
+        "session", "socket", "state",
     )  # fmt: skip
 
     def __init__(self, services: ConnectionServices) -> None:
@@ -78,6 +79,8 @@ class Connection(SocketReader):
         self.output = ReplyOutput()
         self.flow = FlowControl()
         self.state = OPEN
+        self.idle_since = services.mono_ms()  # ms (monotonic), for ``timeout``
+        self.seen_active = 0  # ``session.last_active`` when ``idle_since`` was set
 
     # -- asyncio's callbacks ---------------------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -2,9 +2,13 @@
 
 As in Redis, the data does not change meanwhile: nothing expires, and no entry falls due. During a CLIENT PAUSE, a
 replica does not apply the batches that its leader sends (``roles.link``).
+
+Rule 1: a pause lasts a time of the monotonic clock. Changes of the wall clock neither end nor extend it.
 """
 
 from __future__ import annotations
+
+import asyncio
 
 from respserver.clients.clients import Clients
 from respserver.runtime.parts import RuntimeParts, ServerPart
@@ -16,20 +20,28 @@ class Pauses(ServerPart):
     def __init__(self, parts: RuntimeParts, clients: Clients) -> None:
         super().__init__(parts)
         self._clients = clients
+        self._until = 0  # ms (monotonic): the end of the CLIENT PAUSE
+        self._timer: asyncio.TimerHandle | None = None
 
-    def pause(self, until_ms: int, writes_only: bool) -> None:
-        """CLIENT PAUSE until ``until_ms`` (ms since epoch). Overlapping pauses last as long as the longest, and delay
-        all commands if one of them does."""
-        gates = self._gates
-        if gates.pause_until:
-            until_ms = max(until_ms, gates.pause_until)
+    def pause(self, ms: int, writes_only: bool) -> None:
+        """CLIENT PAUSE for ``ms``. Overlapping pauses last as long as the longest, and delay all commands if one of
+        them does."""
+        gates, mono = self._gates, self._clock.mono()
+        until = mono + ms
+        if gates.paused:
+            until = max(until, self._until)
             writes_only = writes_only and gates.pause_writes_only
-        gates.pause(until_ms, writes_only)
+        self._until = until
+        gates.pause(True, writes_only)
         self._freeze()
+        self._cancel()
+        if not self._clock.by_hand:  # on_time() would end it up to 100 ms later
+            self._timer = self._loop.call_later((until - mono) / 1000, self._end)
 
     def unpause(self) -> None:
         """End the pause (CLIENT UNPAUSE, or its time has expired)."""
-        self._gates.pause(0, False)
+        self._cancel()
+        self._gates.pause(False, False)
         self._freeze()
         self._retry()
 
@@ -44,13 +56,22 @@ class Pauses(ServerPart):
         if narrowed or not hold:
             self._retry()
 
-    def on_time(self, now: int) -> None:
-        """End a pause that has expired. ``now``: ms since epoch."""
-        if self._gates.pause_until and self._gates.pause_until <= now:
+    def on_time(self, mono: int) -> None:
+        """End a pause that has expired. ``mono``: ms, monotonic."""
+        if self._gates.paused and self._until <= mono:
             self.unpause()
 
+    def _end(self) -> None:
+        self._timer = None
+        self.on_time(max(self._until, self._clock.mono()))  # a timer may run a fraction of a millisecond early
+
+    def _cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
     def _freeze(self) -> None:
-        self._data.freeze(self._gates.held or self._gates.pause_until != 0)
+        self._data.freeze(self._gates.held or self._gates.paused)
 
     def _retry(self) -> None:
         for conn in self._clients.connections():

@@ -113,7 +113,7 @@ class Checks:
         gates = self._gates
         if "unpausable" in command.traits or session.replica is not None:
             return False
-        if gates.pause_until > self._ctx.now and not gates.pause_writes_only:
+        if gates.paused and not gates.pause_writes_only:
             return True
         if "runs_queue" in command.traits:
             if gates.held_reads and self.queue_shows_data(session):

@@ -391,7 +391,7 @@ class Dispatcher:
         self._entered = command.shows_data
         if self._timings.each and "runs_queue" in command.traits and self._checks.queue_shows_data(session):
             conn.shows_data = True
-        if (gates.held or gates.pause_until > self._ctx.now) and self._checks.must_wait(command, session, argv):
+        if (gates.held or gates.paused) and self._checks.must_wait(command, session, argv):
             conn.flow.paused = True
             return None
         if session.multi and "immediate" not in command.traits:

@@ -111,9 +111,8 @@ class Slicing:
     def _paused(self, work: SlicedCommand) -> bool:
         """Return whether the command must wait because it writes (Rule 4)."""
         gates = self._gates
-        return work.slices.writes and not self._data.ks.follower and (
-            gates.held or bool(gates.unwritable) or gates.pause_until > self._clock.now()
-        )
+        waits = gates.held or gates.paused or bool(gates.unwritable)
+        return waits and work.slices.writes and not self._data.ks.follower
 
     def _steps(self, work: SlicedCommand, limit_ns: int) -> bytes | Chunks | None:
         """Run slices for about ``limit_ns``. Returns the reply if the last slice has run, otherwise None."""
@@ -136,9 +135,7 @@ class Slicing:
             if timings.tracking:
                 timings.note(command.name, work.took_ns, 1)
             if work.took_ns > timings.slow_ns:
-                timings.slow(
-                    work.session, command, redacted(work.argv, command.name), work.took_ns, self._clock.now()
-                )
+                timings.slow(work.session, command, redacted(work.argv, command.name), work.took_ns, self._clock.now())
         conn = work.conn
         if conn is None:
             if isinstance(answer, Chunks):

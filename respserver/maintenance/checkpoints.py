@@ -40,6 +40,7 @@ class Checkpoints(ServerPart):
         self._on_end = ended
         self._outcome: list[str] = []  # error text of the running checkpoint, or ""; no item until it ends
         self.saves = Saves(last=parts.clock.now() // 1000)
+        self._saved_at = parts.clock.mono()  # ms of the last save, or of startup
         self.rewrites = Saves()
         self._current = self.saves  # stats of the running checkpoint, or of the last one
         self._task: asyncio.Future[None] | None = None
@@ -204,6 +205,7 @@ class Checkpoints(ServerPart):
         stats.last_ok = error is None
         stats.last_seconds = took // 1000
         if error is None:
+            self._saved_at = self._clock.mono()
             self.saves.last = self._clock.now() // 1000  # also after a rewrite, which saves the changes before it
             stats.count += 1
             self._logger.verbose(f"Checkpoint done in {took} ms")
@@ -215,28 +217,31 @@ class Checkpoints(ServerPart):
             )
 
     # -- when ------------------------------------------------------------------------------------------------
-    def on_time(self, now: int) -> None:
-        """Start a checkpoint if one is due; under everysec, sync once a second. Called ``hz`` times a second."""
-        mono, disk = self._clock.mono(), self._data.disk
+    def on_time(self, mono: int) -> None:
+        """Start a checkpoint if one is due; under everysec, sync once a second. Called ``hz`` times a second.
+
+        ``mono``: ms, monotonic.
+        """
+        disk = self._data.disk
         if disk.pending_sync and mono - self._synced >= 1000 and (self._sync is None or self._sync.done()):
             self._synced = mono
             self._begin_sync()
         if self._freed:
             self._return_memory(mono)
-        if self._task is None and mono >= self._not_before and self._due(now):
+        if self._task is None and mono >= self._not_before and self._due(mono):
             try:
                 self._start(self._rewrite_wanted)
             except OSError as error:
                 self._not_before = mono + RETRY_MS
                 self._logger.warning(f"Checkpoint postponed: {_why(error)}")
 
-    def _due(self, now: int) -> bool:
+    def _due(self, mono: int) -> bool:
         ks, disk = self._data.ks, self._data.disk
         if self._wanted or self._rewrite_wanted or ks.pool.drafted > DRAFTS:
             return True
         if disk.wants_checkpoint(len(ks.changes.streams)):
             return True
-        changed, since = ks.changes.count, now // 1000 - self.saves.last
+        changed, since = ks.changes.count, (mono - self._saved_at) // 1000
         return bool(changed) and any(
             changed >= changes and since >= seconds for seconds, changes in self._config.save_points
         )

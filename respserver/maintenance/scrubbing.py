@@ -48,7 +48,7 @@ class Scrubbing(ServerPart):
             self._repairs.on_time()
         if self._task is not None or mono < self._not_before:
             return
-        if rate and not scrub.running and now >= scrub.next_pass():
+        if rate and not scrub.running and scrub.is_due(now):
             self._logger.verbose("Scrub: verifying the store")
             scrub.begin(now)
         again = scrub.needs_recheck()
@@ -108,6 +108,13 @@ class Scrubbing(ServerPart):
         scrub = self._data.disk.scrub
         percent = min(100.0, 100 * scrub.read / scrub.total) if scrub.running and scrub.total else 0.0
         return ScrubStats(
-            scrub.running, percent, self.rate(), scrub.passes, scrub.ended // 1000, scrub.damaged, scrub.repaired,
-            self._repairs.fetched, self._repairs.irreparable,
+            scrub.running,
+            percent,
+            self.rate(),
+            scrub.passes,
+            scrub.ended // 1000,
+            scrub.damaged,
+            scrub.repaired,
+            self._repairs.fetched,
+            self._repairs.irreparable,
         )

@@ -20,14 +20,14 @@ class SampledRate:
     __slots__ = ("_last_at", "_last_count", "_samples")
 
     def __init__(self) -> None:
-        self._last_at = 0  # ms; 0: no sample yet
+        self._last_at = 0  # ms (monotonic); 0: no sample yet
         self._last_count = 0
         self._samples: deque[float] = deque(maxlen=16)
 
-    def sample(self, now: int, count: int) -> None:
-        if self._last_at and now > self._last_at:
-            self._samples.append(max(0, count - self._last_count) * 1000.0 / (now - self._last_at))
-        self._last_at = now
+    def sample(self, mono: int, count: int) -> None:
+        if self._last_at and mono > self._last_at:
+            self._samples.append(max(0, count - self._last_count) * 1000.0 / (mono - self._last_at))
+        self._last_at = mono
         self._last_count = count
 
     @property
@@ -76,11 +76,11 @@ class Counters:
         elif len(self.errors) < MAX_ERROR_CODES:
             self.errors[code] = 1
 
-    def sample(self, now: int) -> None:
-        """Add a sample to each rate. Called ``hz`` times a second. ``now``: ms since epoch."""
-        self.ops_rate.sample(now, self.traffic.commands)
-        self.input_rate.sample(now, self.traffic.bytes_in)
-        self.output_rate.sample(now, self.traffic.bytes_out)
+    def sample(self, mono: int) -> None:
+        """Add a sample to each rate. Called ``hz`` times a second. ``mono``: ms, monotonic."""
+        self.ops_rate.sample(mono, self.traffic.commands)
+        self.input_rate.sample(mono, self.traffic.bytes_in)
+        self.output_rate.sample(mono, self.traffic.bytes_out)
 
 
 @dataclass(slots=True)

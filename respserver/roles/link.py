@@ -289,8 +289,7 @@ class LeaderLink(ServerPart):
             self._logger.notice(f"This replica has caught up: log offset {disk.offset}")
 
     def paused(self) -> bool:
-        until = self._gates.pause_until
-        return until != 0 and until > self._clock.now()
+        return self._gates.paused
 
     # -- from the leader (FollowerOwner) -------------------------------------------------------------------------
     def batch(self, offset: int, batch: bytes) -> None:

@@ -11,7 +11,7 @@ class Gates:
     """The gates of one server. Initially, all are open."""
 
     __slots__ = (
-        "closed", "held", "held_reads", "loading", "monitored", "out_of_memory", "pause_until", "pause_writes_only",
+        "closed", "held", "held_reads", "loading", "monitored", "out_of_memory", "pause_writes_only", "paused",
         "reads_pass", "readonly", "redirects", "stale", "too_few", "unwritable",
     )  # fmt: skip
 
@@ -27,7 +27,7 @@ class Gates:
         self.too_few = False  # fewer good replicas than min-replicas-to-write
         self.held = False  # commands that write wait for a FAILOVER, or for replicas before shutdown
         self.held_reads = False  # commands that show data wait, too, while another member may become the leader
-        self.pause_until = 0  # ms since epoch: the end of a CLIENT PAUSE; 0: none
+        self.paused = False  # by CLIENT PAUSE
         self.pause_writes_only = False
         self.monitored = False  # a client has sent MONITOR
 
@@ -56,9 +56,8 @@ class Gates:
         self.held, self.held_reads = hold, hold and reads
         self._update()
 
-    def pause(self, until_ms: int, writes_only: bool) -> None:
-        """Pause until ``until_ms`` (ms since epoch); 0: no pause."""
-        self.pause_until, self.pause_writes_only = until_ms, writes_only
+    def pause(self, paused: bool, writes_only: bool) -> None:
+        self.paused, self.pause_writes_only = paused, writes_only
         self._update()
 
     def monitors(self, active: bool) -> None:
@@ -66,10 +65,6 @@ class Gates:
         self._update()
 
     def _update(self) -> None:
-        blocks_all = (
-            self.stale or self.redirects or self.loading or self.held or self.monitored or self.pause_until != 0
-        )
+        blocks_all = self.stale or self.redirects or self.loading or self.held or self.monitored or self.paused
         self.reads_pass = not blocks_all
-        self.closed = (
-            blocks_all or self.readonly or self.too_few or self.out_of_memory or bool(self.unwritable)
-        )
+        self.closed = blocks_all or self.readonly or self.too_few or self.out_of_memory or bool(self.unwritable)

@@ -50,7 +50,7 @@ class ServedTime(ServerPart):
             self._leads = self._closed = False
             ks.served_from, ks.served_to = -UNBOUNDED, UNBOUNDED
             return
-        was_closed, self._closed = self._closed, self._refuses(now)
+        was_closed, self._closed = self._closed, self.refuses()
         if not self._leads:
             self._leads, self._at = True, now - ks.away
             counted = 0
@@ -82,10 +82,10 @@ class ServedTime(ServerPart):
         ks.set_away(ks.away + apart)
         self._ticks.queue()
 
-    def _refuses(self, now: int) -> bool:
+    def refuses(self) -> bool:
         """Return whether all commands that write are refused or delayed."""
         gates = self._gates
-        return bool(gates.unwritable) or gates.too_few or gates.held or gates.pause_until > now
+        return bool(gates.unwritable) or gates.too_few or gates.held or gates.paused
 
 
 def _has_deadlines(ks: Keyspace) -> bool:

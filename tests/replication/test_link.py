@@ -174,7 +174,7 @@ def test_frames_without_content_fill_the_queue_as_well() -> None:
 
 
 def test_frames_that_are_held_while_the_queue_is_taken_keep_their_order() -> None:
-    """The wall clock may be set back just then: a CLIENT PAUSE that was over holds them once more."""
+    """A new CLIENT PAUSE may begin just then and hold them once more."""
     link, taken = ReplicationConnection(lambda _: None), list[int]()
     link.connection_made(Source())  # type: ignore[arg-type]
     for offset in range(3):

@@ -120,7 +120,7 @@ def test_commands_behind_it_are_answered_though_the_client_has_shut_down_its_sid
 
     def pause(turn: int) -> None:
         if turn == 1:
-            hand.server.pauses.pause(hand.server.clock.now() + 10_000, writes_only=True)
+            hand.server.pauses.pause(10_000, writes_only=True)
 
     Steps(hand, monkeypatch, pause)
     session = hand.server.clients.get(late("CLIENT", "ID"))
@@ -182,7 +182,7 @@ def test_writes_that_are_held_back_hold_it_back(
 
     def pause(turn: int) -> None:
         if turn == 7:
-            hand.server.pauses.pause(hand.server.clock.now() + 10_000, writes_only=True)
+            hand.server.pauses.pause(10_000, writes_only=True)
 
     Steps(hand, monkeypatch, pause)
     c.send("TACK", "s", "g", *ids)

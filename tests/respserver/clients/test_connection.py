@@ -144,7 +144,7 @@ def test_commands_wait_in_the_backlog_and_then_run_in_order(local: LocalServer, 
     elif reason == "throttled":
         one.send("ECHO", "x" * OUTPUT_AT_ONCE)
     else:
-        local.server.pauses.pause(local.clock.now() + 1000, False)
+        local.server.pauses.pause(1000, False)
         one.send("ECHO", "held")
     local.settle()
     conn = one.conn

@@ -239,7 +239,7 @@ def test_a_peer_that_sends_no_more_still_gets_its_replies(local: LocalServer, on
 
 
 def test_a_peer_that_sends_no_more_gets_its_backlog_answered(local: LocalServer, one: Peer) -> None:
-    local.server.pauses.pause(local.clock.now() + 1000, False)
+    local.server.pauses.pause(1000, False)
     one.pipeline(("PING",), ("PING",))
     one.conn.eof_received()
     local.settle()

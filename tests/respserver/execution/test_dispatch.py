@@ -134,9 +134,9 @@ def test_commands_that_a_pause_holds_back(
     local: LocalServer, one: Peer, flags: str, traits: str, held_by_all: bool, held_by_writes: bool
 ) -> None:
     local.declare("PROBE", say_ok, flags, traits)
-    pauses, now = local.server.pauses, local.clock.now()
+    pauses = local.server.pauses
     for writes_only, held in ((False, held_by_all), (True, held_by_writes)):
-        pauses.pause(now + 1000, writes_only)
+        pauses.pause(1000, writes_only)
         assert one.ask("PROBE") == (b"" if held else OK)
         pauses.unpause()
         local.settle()
@@ -166,7 +166,7 @@ def test_a_pause_of_writes_holds_back_an_exec_that_writes(
 ) -> None:
     one.ask("MULTI")
     one.ask(*queued)
-    local.server.pauses.pause(local.clock.now() + 1000, True)
+    local.server.pauses.pause(1000, True)
     assert (one.ask("EXEC") == b"") is held
 
 
@@ -178,7 +178,7 @@ def test_a_paused_client_goes_on_where_it_was_held(local: LocalServer, one: Peer
         return OK
 
     local.declare("PROBE", run, "write")
-    local.server.pauses.pause(local.clock.now() + 1000, True)
+    local.server.pauses.pause(1000, True)
     one.pipeline(("PING",), ("PROBE", "a"), ("PING",), ("PROBE", "b"))
     one.send("PROBE", "c")
     local.settle()
@@ -190,7 +190,7 @@ def test_a_paused_client_goes_on_where_it_was_held(local: LocalServer, one: Peer
 
 
 def test_the_connection_of_a_replica_is_not_held_back(local: LocalServer, one: Peer) -> None:
-    local.server.pauses.pause(local.clock.now() + 1000, False)
+    local.server.pauses.pause(1000, False)
     one.session.replica = "of the test"
     assert one.ask("PING") == b"+PONG\r\n"
 

@@ -130,7 +130,7 @@ def test_batches_of_reads_where_only_writes_are_refused(local: LocalServer, one:
 
 def test_a_batch_from_the_backlog(local: LocalServer, one: Peer) -> None:
     probe = Probe(local)
-    local.server.pauses.pause(local.clock.now() + 1000, False)
+    local.server.pauses.pause(1000, False)
     one.pipeline(("PROBE", "k", 1), ("PROBE", "k", 2))
     local.server.pauses.unpause()
     local.settle()

@@ -54,7 +54,7 @@ def test_a_sync_that_gets_no_thread_is_tried_again(
         assert c("SET", "k", "v") == b"OK"
         with monkeypatch.context() as starved:
             starved.setattr(ThreadPoolExecutor, "_adjust_thread_count", no_thread)
-            server.call(lambda: server.server.checkpoints.on_time(server.server.clock.now()))
+            server.call(lambda: server.server.checkpoints.on_time(server.server.clock.mono()))
             assert disk.pending_sync
         server.advance(2000)
         eventually(lambda: not disk.pending_sync)

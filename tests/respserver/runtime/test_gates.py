@@ -20,8 +20,8 @@ GATES: list[tuple[Change, Change, tuple[bool, bool]]] = [
     (lambda g: g.load(True), lambda g: g.load(False), CLOSED),
     (lambda g: g.replicas(True), lambda g: g.replicas(False), READS_PASS),
     (lambda g: g.hold(True), lambda g: g.hold(False), CLOSED),
-    (lambda g: g.pause(5, False), lambda g: g.pause(0, False), CLOSED),
-    (lambda g: g.pause(5, True), lambda g: g.pause(0, False), CLOSED),
+    (lambda g: g.pause(True, False), lambda g: g.pause(False, False), CLOSED),
+    (lambda g: g.pause(True, True), lambda g: g.pause(False, False), CLOSED),
     (lambda g: g.monitors(True), lambda g: g.monitors(False), CLOSED),
 ]
 NAMES = ["disk", "memory", "replica", "stale", "loading", "too-few", "held", "pause", "pause-writes", "monitored"]
@@ -71,8 +71,8 @@ def test_each_gate_keeps_what_the_dispatcher_asks_for() -> None:
     gates.load(True)
     gates.replicas(True)
     gates.hold(True)
-    gates.pause(5, True)
+    gates.pause(True, True)
     gates.monitors(True)
     assert (gates.unwritable, gates.out_of_memory, gates.readonly, gates.stale) == ("MISCONF x", True, True, True)
     assert (gates.loading, gates.too_few, gates.held, gates.monitored) == (True, True, True, True)
-    assert (gates.pause_until, gates.pause_writes_only) == (5, True)
+    assert (gates.paused, gates.pause_writes_only) == (True, True)
