@@ -116,9 +116,11 @@ class Admission(ServerPart):
                 conn.poll_shutdown()
             if conn.output.streaming is not None and conn.flow.throttled and mono - conn.output.progress > STALL_MS:
                 conn.cut(f"accepted nothing of a streamed reply for {STALL_MS // 1000} seconds")
-            if conn.seen_active != session.last_active:
+            if _may_idle(session, conn):
+                conn.idle_since = 0
+            elif conn.seen_active != session.last_active or not conn.idle_since:
                 _note_activity(conn, now, mono)
-            if idle and mono - conn.idle_since > idle and not _may_idle(session, conn):
+            elif idle and mono - conn.idle_since > idle:
                 self._counters.idle_cuts += 1
                 conn.kill()
 
@@ -128,8 +130,9 @@ def _note_activity(conn: Connection, now: int, mono: int) -> None:
 
     The dispatcher reads only the wall clock. Clients are examined each second, so the activity is at most that old.
     """
+    waited = not conn.idle_since
     conn.seen_active = conn.session.last_active
-    conn.idle_since = mono - min(max(0, now - conn.seen_active), 1000)
+    conn.idle_since = mono if waited else mono - min(max(0, now - conn.seen_active), 1000)
 
 
 def _may_idle(session: Session, conn: Connection) -> bool:

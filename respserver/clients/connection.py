@@ -79,7 +79,8 @@ class Connection(SocketReader):
         self.output = ReplyOutput()
         self.flow = FlowControl()
         self.state = OPEN
-        self.idle_since = services.mono_ms()  # ms (monotonic), for ``timeout``
+        # ms (monotonic), for ``timeout``; 0: a wait has ended, so that idle time begins at the next examination
+        self.idle_since = services.mono_ms()
         self.seen_active = 0  # ``session.last_active`` when ``idle_since`` was set
 
     # -- asyncio's callbacks ---------------------------------------------------------------------------------

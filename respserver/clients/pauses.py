@@ -77,4 +77,5 @@ class Pauses(ServerPart):
         for conn in self._clients.connections():
             if conn.flow.paused:
                 conn.flow.paused = False
+                conn.idle_since = 0
                 self._ticks.queue_resume(conn)

@@ -248,6 +248,7 @@ class Blocking:
         waiter.finish()
         waiter.conn.flow.wait = None
         waiter.conn.session.blocked = False
+        waiter.conn.idle_since = 0
 
     def _dequeue(self, waiter: Waiter, block: Block) -> None:
         name = block.group
@@ -369,6 +370,7 @@ class Blocking:
             conn = waiter.conn
             conn.flow.wait = None
             conn.session.blocked = False
+            conn.idle_since = 0
             self._answer(conn, out)
         if name is not None and queue:
             self._schedule_due(key, name)

@@ -53,6 +53,7 @@ class SlicedCommand(Wait):
     def forget(self) -> None:
         if self.conn is not None:
             self.conn.flow.wait = None
+            self.conn.idle_since = 0
             self.conn = None
 
     def end(self, error: bool) -> bool:  # noqa: ARG002

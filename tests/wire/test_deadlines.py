@@ -261,3 +261,26 @@ def test_times_of_the_past_are_not_negative(scene: Scene) -> None:
     line = dict(part.split(b"=", 1) for part in c("CLIENT", "LIST").split())
     assert (line[b"age"], line[b"idle"]) == (b"0", b"0")
     assert b"uptime_in_seconds:0\r" in c("INFO", "server")
+
+
+@pytest.mark.parametrize("waits", ["blocked", "served", "paused"])
+def test_a_client_that_waited_is_not_idle(scene: Scene, waits: str) -> None:
+    """``timeout`` counts from the reply, as in Redis: the client could not send anything before."""
+    c, waiter = scene.c, scene.connect()
+    c("CONFIG", "SET", "timeout", 1)
+    if waits == "paused":
+        c("CLIENT", "PAUSE", SPAN, "WRITE")
+        waiter.send("SET", "k", "v")
+    else:
+        waiter.send("XREAD", "BLOCK", SPAN if waits == "blocked" else 0, "STREAMS", "s", "$")
+    c("PING")
+    scene.hand.advance(SPAN)
+    if waits == "served":
+        c("XADD", "s", "1-1", "f", "v")
+    expected = {"paused": b"OK", "blocked": None, "served": [[b"s", [[b"1-1", [b"f", b"v"]]]]]}
+    assert waiter.read() == expected[waits]
+    scene.hand.advance(900)
+    assert waiter("PING") == b"PONG"
+    scene.hand.advance(1300)
+    with pytest.raises((EOFError, ConnectionError)):
+        waiter("PING")
