@@ -185,7 +185,7 @@ def test_pause(server: FakeServer) -> None:
     assert server.run(me, "CLIENT", "PAUSE", "100") == b"+OK\r\n"
     assert server.run(me, "CLIENT", "PAUSE", "0", "write") == b"+OK\r\n"
     assert server.run(me, "CLIENT", "UNPAUSE") == b"+OK\r\n"
-    assert server.calls == [("pause", NOW + 100, False), ("pause", NOW, True), ("unpause",)]
+    assert server.calls == [("pause", 100, False), ("pause", 0, True), ("unpause",)]
     assert server.run(me, "CLIENT", "PAUSE", "-1") == b"-ERR timeout is negative\r\n"
     assert server.run(me, "CLIENT", "PAUSE", "1.5") == b"-ERR timeout is not an integer or out of range\r\n"
     assert server.run(me, "CLIENT", "PAUSE", "1", "SOME") == b"-ERR CLIENT PAUSE mode must be WRITE or ALL\r\n"
