@@ -31,6 +31,8 @@ class Pauses(ServerPart):
         if gates.paused:
             until = max(until, self._until)
             writes_only = writes_only and gates.pause_writes_only
+        elif not ms:
+            return
         self._until = until
         gates.pause(True, writes_only)
         self._freeze()
