@@ -131,13 +131,13 @@ class Scrub:
 
         If the last one began more than a day in the future, the clock was wrong then, or is wrong now.
         """
-        began = self.began
-        if not began:
-            try:
-                began = int((self._directory / datadir.MARKER).stat().st_mtime * 1000)
-            except OSError:
-                return False  # the directory is being created
-        return abs(now - began) >= DAY_MS
+        if self.began:
+            return abs(now - self.began) >= DAY_MS
+        try:
+            created = int((self._directory / datadir.MARKER).stat().st_mtime * 1000)
+        except OSError:
+            return False  # the directory is being created
+        return now - created >= DAY_MS
 
     def begin(self, now: int) -> None:
         """Begin a pass, from the beginning. ``now``: ms since epoch."""

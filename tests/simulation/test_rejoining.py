@@ -11,7 +11,7 @@ from persistence.rewind import rewind
 from respserver.roles import link
 from tests.simulation.cases import Case, run
 
-REJOINING = Case(4, "promotions", ("promote", "promote", "diverge", "partition", "kill"), ("appends", "groups"), 2.0)
+REJOINING = Case(8, "promotions", ("promote", "promote", "diverge", "partition", "kill"), ("appends", "groups"), 2.0)
 
 
 @pytest.mark.interpreted
