@@ -2,9 +2,9 @@
 Groups and stages expire, and pending entries fall due, in served time [73].
 
 Served time follows the monotonic clock while clients can reach this server and it accepts writes. It stops while the
-process is stopped or busy with one long step, and while all writes are refused or delayed. Changes of the wall clock do
-not affect it. When its difference from the wall clock changes, the difference is logged, so that replicas and a
-restarted server agree.
+process is stopped or busy with one long step, while all writes are refused or delayed, and while the leader of a server
+group has no valid lease and therefore sends no replies. Changes of the wall clock do not affect it. When its difference
+from the wall clock changes, the difference is logged, so that replicas and a restarted server agree.
 
 Rule 1: update() is called in each round of the periodic work, before anything expires. Commands that need served time
 call it if the bounds set by the last update() no longer hold, for example after a stall.
@@ -35,7 +35,7 @@ class ServedTime(ServerPart):
         self.longest = UNBOUNDED if by_hand else STALL_MS  # maximum ms between two updates without a stall
         self.late = False  # there was a stall; reset by the code that reacts to it
         self._mono = parts.clock.mono()  # ms (monotonic) of the last update
-        self._closed = False  # writes were refused or delayed at the last update
+        self._closed = False  # refuses() at the last update
         self._leads = False  # the fields below are those of a leader's served time
         self._at = 0  # served time at the last update
         self._stalled = -UNBOUNDED  # ms (monotonic) at which the last stall was noticed
@@ -83,8 +83,10 @@ class ServedTime(ServerPart):
         self._ticks.queue()
 
     def refuses(self) -> bool:
-        """Return whether all commands that write are refused or delayed."""
+        """Return whether all commands that write are refused or delayed, or no reply may be sent."""
         gates = self._gates
+        if self._ticks.confirmation.confirmed() < 0:  # the leader of a server group without a valid lease
+            return True
         return bool(gates.unwritable) or gates.too_few or gates.held or gates.paused
 
 

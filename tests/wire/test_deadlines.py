@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from respserver.runtime.confirmation import Confirmation
 from respserver.testing import HandClock, RunningServer, start_in_thread
 from tests.waiting import eventually
 from tests.wire.rawclient import Raw
@@ -181,6 +182,21 @@ def out_of_memory(scene: Scene) -> None:
     scene.c("CONFIG", "SET", "maxmemory", 0)
 
 
+class Silent(Confirmation):
+    """As the confirmation of a leader of a server group without a valid lease."""
+
+    def confirmed(self) -> int:
+        return -1
+
+
+def lose_lease(scene: Scene) -> None:
+    """The server executes commands, but releases no reply. (Here it does: the test could not observe it otherwise.)"""
+    ticks = scene.hand.server.ticks
+    confirmation, ticks.confirmation = ticks.confirmation, Silent()
+    scene.hand.advance(SPAN + 1000)
+    ticks.confirmation = confirmation
+
+
 def pause(scene: Scene) -> None:
     scene.c("CLIENT", "PAUSE", SPAN + 1000, "WRITE")
     scene.hand.advance(SPAN + 1000)
@@ -194,6 +210,7 @@ DISTURBANCES: dict[str, tuple[Callable[[Scene], None], dict[str, int | None]]] =
     "stop": (stop, {WALL: 0, MONOTONIC: 0, SERVED: LEFT}),
     "NOREPLICAS": (refuse, {WALL: 0, MONOTONIC: 0, SERVED: LEFT}),
     "CLIENT PAUSE": (pause, {WALL: 0, MONOTONIC: 0, SERVED: LEFT}),
+    "no lease": (lose_lease, {WALL: 0, MONOTONIC: 0, SERVED: LEFT}),
     "OOM": (out_of_memory, {WALL: 0, MONOTONIC: 0, SERVED: 0}),
 }
 
