@@ -204,6 +204,7 @@ NO_MEMORY = "OOM the system gives the server no more memory for this command"
 OOM = "OOM command not allowed when used memory > 'maxmemory'."
 READONLY = "READONLY You can't write against a read only replica."
 MASTERDOWN = "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."
+NO_COPY = "MASTERDOWN this member of the group '{}' has not received the group's data from the leader yet"
 LOADING = "LOADING Redis is loading the dataset in memory"  # clients search for exactly these words
 NO_CLUSTER = "ERR This instance has cluster support disabled"
 NOT_IN_CLUSTER = "ERR {} is not allowed in cluster mode"

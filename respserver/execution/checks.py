@@ -76,6 +76,8 @@ class Checks:
             )
         if gates.stale:
             self._refuse(command, session, argv, lambda each, _: "stale" not in each.flags, errors.MASTERDOWN)
+        if gates.no_data:
+            self._refuse(command, session, argv, lambda each, _: "stale" not in each.flags, gates.no_data)
         if gates.loading:
             self._refuse(command, session, argv, lambda each, _: "loading" not in each.flags, errors.LOADING)
         if session.multi and "no_multi" in command.flags:

@@ -287,6 +287,7 @@ class LeaderLink(ServerPart):
             self._logger.warning(f"The replication state can't be saved: {error}")
         else:
             self._logger.notice(f"This replica has caught up: log offset {disk.offset}")
+            self._events.on_change()  # a member of a server group answers reads from now on
 
     def paused(self) -> bool:
         return self._gates.paused

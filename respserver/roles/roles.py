@@ -224,8 +224,15 @@ class Roles(ServerPart):
     def set_gates(self) -> None:
         follower = self._data.follower
         stale = follower and not self._link.up and not self._config.replica_serve_stale_data
-        self._gates.role(follower, stale, follower and self._cluster.enabled)
+        # Without a complete copy, a read would show that acknowledged data does not exist.
+        no_data = errors.NO_COPY.format(self._config.group) if self._lacks_data() else ""
+        self._gates.role(follower, stale, follower and self._cluster.enabled, no_data)
         self._replicas.count()
+
+    def _lacks_data(self) -> bool:
+        """Return whether this is a member of a server group that has not caught up with a leader since its creation or
+        its last full copy."""
+        return bool(self._config.group) and self._data.follower and not self._data.disk.history.complete
 
     # -- FAILOVER and PSYNC --------------------------------------------------------------------------------------
     def failover(self, target: tuple[str, int] | None, timeout_ms: int, force: bool) -> None:

@@ -11,8 +11,8 @@ class Gates:
     """The gates of one server. Initially, all are open."""
 
     __slots__ = (
-        "closed", "held", "held_reads", "loading", "monitored", "out_of_memory", "pause_writes_only", "paused",
-        "reads_pass", "readonly", "redirects", "stale", "too_few", "unwritable",
+        "closed", "held", "held_reads", "loading", "monitored", "no_data", "out_of_memory", "pause_writes_only",
+        "paused", "reads_pass", "readonly", "redirects", "stale", "too_few", "unwritable",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -23,6 +23,7 @@ class Gates:
         self.readonly = False  # this server is a replica
         self.redirects = False  # a replica of a cluster: it sends clients to the leader
         self.stale = False  # a replica without a link to its leader, and with replica-serve-stale-data no
+        self.no_data = ""  # error line for commands that need data, of a group's member that has none; otherwise empty
         self.loading = False  # the data is being replaced
         self.too_few = False  # fewer good replicas than min-replicas-to-write
         self.held = False  # commands that write wait for a FAILOVER, or for replicas before shutdown
@@ -40,8 +41,8 @@ class Gates:
         self.out_of_memory = full
         self._update()
 
-    def role(self, readonly: bool, stale: bool, redirects: bool = False) -> None:
-        self.readonly, self.stale, self.redirects = readonly, stale, redirects
+    def role(self, readonly: bool, stale: bool, redirects: bool = False, no_data: str = "") -> None:
+        self.readonly, self.stale, self.redirects, self.no_data = readonly, stale, redirects, no_data
         self._update()
 
     def load(self, loading: bool) -> None:
@@ -65,6 +66,7 @@ class Gates:
         self._update()
 
     def _update(self) -> None:
-        blocks_all = self.stale or self.redirects or self.loading or self.held or self.monitored or self.paused
+        refuses = self.stale or self.redirects or self.loading or bool(self.no_data)
+        blocks_all = refuses or self.held or self.monitored or self.paused
         self.reads_pass = not blocks_all
         self.closed = blocks_all or self.readonly or self.too_few or self.out_of_memory or bool(self.unwritable)

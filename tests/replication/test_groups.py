@@ -431,6 +431,32 @@ def test_a_member_waits_for_the_directory_of_its_coordinator(servers: Cluster) -
     assert member("GET", "k") == b"v"
 
 
+NO_DATA = "MASTERDOWN this member of the group 'tide' has not received the group's data from the leader yet"
+
+
+def test_a_member_without_data_answers_no_reads(servers: Cluster) -> None:
+    group = Group(servers, members=1, min_in_sync=1)
+    leader = group.wait()
+    leader("SET", "k", "v")
+    leader("TAPPEND", "s", "f", "1")
+    leader.freeze()  # the new member joins the group, and can't receive a copy
+    new = group.add()
+    wait_until(lambda: status(new)["phase"] in ("following", "waiting"), "it has joined")
+    for words in (("GET", "k"), ("TRANGE", "s", "-", "+"), ("XREAD", "STREAMS", "s", "0"), ("EXISTS", "k")):
+        assert new.say(*words) == NO_DATA
+    assert new.info()["group_member"] == "m2"
+    leader.thaw()
+    group.wait()
+    wait_until(lambda: new.say("GET", "k") == b"v", "it has a copy")
+    new.kill()
+    leader.freeze()
+    new.start()
+    with Raw(new.port) as reader:  # after a restart, it waits for the confirmed offset of a leader
+        reader.send("GET", "k")
+        wait_until(lambda: new.info().get("withheld_clients") == 1, "the read waits")
+    leader.thaw()
+
+
 def test_a_file_as_the_directory_of_the_coordinator_ends_the_start(servers: Cluster) -> None:
     (servers.top / "file").touch()
     with pytest.raises(ServerError, match=r"coordinator: .*/file is not a directory: use a directory"):

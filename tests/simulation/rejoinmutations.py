@@ -147,16 +147,14 @@ def history_keeps_its_id() -> list[Patch]:
 
 
 def rewinds_too_far() -> list[Patch]:
-    """A member that rewinds its log deletes also what was confirmed: up to the first leader that both know."""
+    """A member that rewinds its log deletes also what was confirmed: up to the end of the leader before."""
 
     def too_far(own: Any, leader: Any) -> tuple[str, int] | None:
         point = diverged(own, leader)
         if point is None or point[1] == own.end:
             return point
-        return min(
-            ((name, min(end, leader.points[name])) for name, end in own.points.items() if name in leader.points),
-            key=lambda each: each[1],
-        )
+        shared = [(name, min(end, leader.points[name])) for name, end in own.points.items() if name in leader.points]
+        return max((each for each in shared if each[1] < point[1]), key=lambda each: each[1], default=point)
 
     diverged = Lineage.diverged
     return [(Lineage, "diverged", too_far)]

@@ -17,6 +17,7 @@ GATES: list[tuple[Change, Change, tuple[bool, bool]]] = [
     (lambda g: g.memory(True), lambda g: g.memory(False), READS_PASS),
     (lambda g: g.role(True, False), lambda g: g.role(False, False), READS_PASS),
     (lambda g: g.role(True, True), lambda g: g.role(False, False), CLOSED),
+    (lambda g: g.role(True, False, no_data="MASTERDOWN x"), lambda g: g.role(False, False), CLOSED),
     (lambda g: g.load(True), lambda g: g.load(False), CLOSED),
     (lambda g: g.replicas(True), lambda g: g.replicas(False), READS_PASS),
     (lambda g: g.hold(True), lambda g: g.hold(False), CLOSED),
@@ -24,7 +25,9 @@ GATES: list[tuple[Change, Change, tuple[bool, bool]]] = [
     (lambda g: g.pause(True, True), lambda g: g.pause(False, False), CLOSED),
     (lambda g: g.monitors(True), lambda g: g.monitors(False), CLOSED),
 ]
-NAMES = ["disk", "memory", "replica", "stale", "loading", "too-few", "held", "pause", "pause-writes", "monitored"]
+NAMES = [
+    "disk", "memory", "replica", "stale", "no-data", "loading", "too-few", "held", "pause", "pause-writes", "monitored",
+]  # fmt: skip
 
 
 def state(gates: Gates) -> tuple[bool, bool]:
@@ -44,7 +47,12 @@ def test_each_gate_alone(close: Change, reopen: Change, expected: tuple[bool, bo
     assert state(gates) == OPEN
 
 
-SAME = ({NAMES.index("replica"), NAMES.index("stale")}, {NAMES.index("pause"), NAMES.index("pause-writes")})
+SAME = [
+    {NAMES.index(one), NAMES.index(other)}
+    for one, other in (
+        ("replica", "stale"), ("replica", "no-data"), ("stale", "no-data"), ("pause", "pause-writes"),
+    )
+]  # fmt: skip
 
 
 def test_a_gate_that_opens_leaves_the_others_as_they_are() -> None:
