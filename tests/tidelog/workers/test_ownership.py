@@ -85,11 +85,11 @@ def test_a_lost_lease_drops_everything_and_the_worker_rejoins(tidelog_server: Se
     async def story() -> None:
         made = await workers(tidelog_server, 2, ttl=2.0)
         await until(lambda: shared(made))
+        before = made[0].lease.epoch
         with tidelog_server.client() as client:
             client.redis.set(keys.lease("shop", "w0"), "somebody", px=3000)
         await until(lambda: not made[0].notes.owned)
         assert {what for what, _ in made[0].notes.told} == {"acquired", "lost"}
-        before = made[0].lease.epoch
         await until(lambda: shared(made))
         assert made[0].lease.epoch > before
         await stop(*made)
