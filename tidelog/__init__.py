@@ -36,6 +36,7 @@ from tidelog.client.entries import (
     Published,
     Span,
     StreamId,
+    StreamPolicy,
 )
 from tidelog.transport.access import Access
 from tidelog.transport.errors import ConflictError, NoGroupError, NoStageError, StaleEpochError
@@ -53,6 +54,7 @@ __all__ = [
     "Batch",
     "Span",
     "Info",
+    "StreamPolicy",
     "GroupInfo",
     "Pending",
     "PendingSummary",

@@ -1,4 +1,4 @@
-"""TCFG: the settings of a stream. The only one is its retention policy. Semantics [97]."""
+"""TCFG: the settings of a stream. The only one is its retention policy. Semantics [103]."""
 
 from __future__ import annotations
 
@@ -56,6 +56,7 @@ def tcfg(ctx: Context, argv: list[bytes]) -> Reply:
     if argv[-1].upper() != b"DRY":
         if stream is None:
             stream = ks.create_stream(name)
-        ks.set_retention(name, stream, policy)
-        ks.notify(events.STREAM, b"tcfg", name)
+        if stream.retention is None or stream.retention.words() != policy.words():  # else nothing is logged
+            ks.set_retention(name, stream, policy)
+            ks.notify(events.STREAM, b"tcfg", name)
     return encode.integer(evicts)

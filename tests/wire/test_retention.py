@@ -16,6 +16,10 @@ def fill(c: Raw, count: int, key: str = "s", value: str = "v") -> None:
     c("TMAPPEND", key, "FIELDS", 1, "f", "VALUES", *[value] * count)
 
 
+def log_offset(c: Raw) -> int:
+    return int(c("INFO", "persistence").split(b"log_offset:")[1].split(b"\r")[0])
+
+
 def policy(c: Raw, key: str = "s") -> Any:
     name, value = c("TCFG", key)
     assert name == b"retain"
@@ -116,6 +120,15 @@ def test_bytes_limit_the_size(hand: RunningServer, c: Raw) -> None:
     assert c("TAPPEV", "s", "BYTES", stored) <= 1
     evicted = c("TAPPEV", "s", "BYTES", stored // 2)
     assert abs(evicted - 2 * NODE) <= 4
+
+
+def test_an_equal_policy_is_not_logged_again(c: Raw) -> None:
+    c("TCFG", "s", "RETAIN", "COUNT", 5)
+    before = log_offset(c)
+    assert c("TCFG", "s", "RETAIN", "COUNT", 5, "~") == 0
+    assert log_offset(c) == before
+    c("TCFG", "s", "RETAIN", "COUNT", 5, "EXACT")
+    assert log_offset(c) > before
 
 
 def test_groups_hold_what_they_need(hand: RunningServer, c: Raw) -> None:

@@ -13,6 +13,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
+from itertools import pairwise
 from typing import Any, TypeVar
 
 from tidelog.client.entries import (
@@ -27,6 +28,7 @@ from tidelog.client.entries import (
     Published,
     Span,
     StreamId,
+    StreamPolicy,
 )
 from tidelog.transport.call import Call as Call
 from tidelog.transport.call import Name as Name
@@ -93,7 +95,21 @@ def _described(kind: type[D], reply: dict[bytes, Any] | list[Any]) -> D:
     pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
     named = {name.decode().replace("dead-", "dead").replace("-", "_"): value for name, value in pairs}
     values = {each.name: named[each.name] for each in dataclasses.fields(kind) if each.name in named}
+    if "retain" in values:
+        values["retain"] = _policy(values["retain"])
     return kind(**values | {name: _maybe_id(values[name]) for name in _ID_FIELDS & values.keys()})
+
+
+_NUMBERS = {"COUNT": "count", "AGE": "ms", "BYTES": "bytes", "LIMIT": "limit"}  # words of a policy with a number
+
+
+def _policy(raw: bytes | None) -> StreamPolicy | None:
+    """Read the words of a retention policy. Words that this version does not know are skipped."""
+    if raw is None:
+        return None
+    words = raw.decode().split()
+    numbers = {_NUMBERS[word]: int(value) for word, value in pairwise(words) if word in _NUMBERS}
+    return StreamPolicy(**numbers, groups="GROUPS" in words, exact="EXACT" in words)
 
 
 # -- appending -----------------------------------------------------------------------------------------------
@@ -106,27 +122,30 @@ def tappend(key: Name, fields: Fields) -> Call[StreamId]:
 
 
 def tappev(
-    key: Name, fields: Fields, *, count: int | None = None, ms: int | None = None, before: IdLike | None = None
-) -> Call[StreamId]:
+    key: Name, fields: Fields, *, count: int | None = None, ms: int | None = None, before: IdLike | None = None,
+    bytes: int | None = None,  # noqa: A002 - the option of the command
+) -> Call[StreamId]:  # fmt: skip
     """Append an entry, then evict all but the newest ``count``, or all that are ``ms`` milliseconds old or older, or
-    all with an ID below ``before``.
+    all with an ID below ``before``, or all but the newest whose sizes add up to ``bytes``. The size of older entries is
+    that in the store.
 
-    Returns the entry's ID. Raises TypeError unless one of the three is given, and ValueError if there are no fields.
+    Returns the entry's ID. Raises TypeError unless one of the four is given, and ValueError if there are no fields.
     """
-    return Call(("TAPPEV", key, *_limit(count, ms, before), *_flat(fields)), _id)
+    return Call(("TAPPEV", key, *_limit(count, ms, before, bytes), *_flat(fields)), _id)
 
 
 def ttrim(
-    key: Name, *, count: int | None = None, ms: int | None = None, before: IdLike | None = None
+    key: Name, *, count: int | None = None, ms: int | None = None, before: IdLike | None = None,
+    bytes: int | None = None,  # noqa: A002
 ) -> Call[int]:  # fmt: skip
     """Evict as ``tappev`` does, without appending (TAPPEV without fields). Returns how many entries were evicted.
 
-    Raises TypeError unless one of ``count``, ``ms`` and ``before`` is given.
+    Raises TypeError unless one of ``count``, ``ms``, ``before`` and ``bytes`` is given.
     """
-    return Call(("TAPPEV", key, *_limit(count, ms, before)), int)
+    return Call(("TAPPEV", key, *_limit(count, ms, before, bytes)), int)
 
 
-def _limit(count: int | None, ms: int | None, before: IdLike | None) -> tuple[Value, Value]:
+def _limit(count: int | None, ms: int | None, before: IdLike | None, size: int | None) -> tuple[Value, Value]:
     given: list[tuple[Value, Value]] = []
     if count is not None:
         given.append(("COUNT", count))
@@ -134,8 +153,10 @@ def _limit(count: int | None, ms: int | None, before: IdLike | None) -> tuple[Va
         given.append(("TIME", ms))
     if before is not None:
         given.append(("MINID", id_text(before)))
+    if size is not None:
+        given.append(("BYTES", size))
     if len(given) != 1:
-        raise TypeError("give one of count, ms and before")
+        raise TypeError("give one of count, ms, before and bytes")
     return given[0]
 
 
@@ -322,6 +343,41 @@ def tseek(key: Name, last_id: IdLike, n: int) -> Call[StreamId | None]:
 def tinfo(key: Name) -> Call[Info]:
     """Describe a stream. Raises redis.ResponseError if there is no such key."""
     return Call(("TINFO", key), partial(_described, Info))
+
+
+# -- settings ------------------------------------------------------------------------------------------------
+def tcfg(key: Name) -> Call[StreamPolicy | None]:
+    """Return the retention policy of a stream; None if it has none. Raises redis.ResponseError if there is no such key."""
+
+    def read(reply: Any) -> StreamPolicy | None:
+        named = reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
+        return _policy(named[b"retain"])
+
+    return Call(("TCFG", key), read)
+
+
+def tcfg_retain(key: Name, policy: StreamPolicy | None, *, dry: bool = False) -> Call[int]:
+    """Set the retention policy of a stream, and create the stream if the key does not exist. None removes the policy.
+
+    From then on, the server evicts what the policy does not retain. Returns the number of entries that it evicts at
+    once. With ``dry``, nothing changes. Raises redis.ResponseError for an invalid policy, and for None if there is no
+    such key.
+    """
+    words: list[Value] = ["TCFG", key, "RETAIN"]
+    if policy is None:
+        words.append("NONE")
+    else:
+        for word, name in _NUMBERS.items():
+            if word == "LIMIT" and policy.groups:
+                words.append("GROUPS")
+            number = getattr(policy, name)
+            if number is not None:
+                words += (word, number)
+        if policy.exact:
+            words.append("EXACT")
+    if dry:
+        words.append("DRY")
+    return Call(tuple(words), int)
 
 
 # -- groups --------------------------------------------------------------------------------------------------

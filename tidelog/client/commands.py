@@ -65,6 +65,8 @@ class Commands:
     tcount = ClientCommand(calls.tcount)
     tseek = ClientCommand(calls.tseek)
     tinfo = ClientCommand(calls.tinfo)
+    tcfg = ClientCommand(calls.tcfg)
+    tcfg_retain = ClientCommand(calls.tcfg_retain)
     tack = ClientCommand(calls.tack)
     tnack = ClientCommand(calls.tnack)
     ttouch = ClientCommand(calls.ttouch)

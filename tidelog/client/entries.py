@@ -157,6 +157,21 @@ NOTHING: Final = StreamId(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
+class StreamPolicy:
+    """The retention policy of a stream (TCFG RETAIN). None: no such limit. At least one of the first three is needed.
+
+    The server evicts an entry if any limit does not retain it.
+    """
+
+    count: int | None = None  # retain the newest entries, up to this number
+    ms: int | None = None  # retain entries that are younger
+    bytes: int | None = None  # retain the newest entries whose sizes add up to this; older ones count with their size in the store
+    groups: bool = False  # retain entries that some group has not read or acknowledged, and all without a group
+    limit: int | None = None  # number of entries up to which ``groups`` retains entries
+    exact: bool = False  # evict single entries. False: only whole nodes, of several hundred entries each
+
+
+@dataclass(frozen=True, slots=True)
 class Info:
     """The description of a stream by TINFO."""
 
@@ -176,6 +191,7 @@ class Info:
     deadlettered: int
     deleted: int = 0  # entries deleted individually (XDEL), since the stream was created
     deleted_to: StreamId = NOTHING  # the highest of their IDs, 0.0 if none
+    retain: StreamPolicy | None = None  # the retention policy
 
     def may_lack(self, id: StreamId) -> bool:  # noqa: A002
         """Return whether an entry with this ID may have existed and been evicted or deleted."""

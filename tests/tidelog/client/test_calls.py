@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tidelog import MISSING, Batch, Entry, GroupInfo, Info, Pending, PendingSummary, Published, Span, StreamId
+from tidelog import MISSING, Batch, Entry, GroupInfo, Info, Pending, PendingSummary, Published, Span, StreamId, StreamPolicy
 from tidelog.client import calls
 from tidelog.transport.call import Call
 
@@ -36,7 +36,9 @@ TABLE: list[tuple[Call[Any], str, list[tuple[Any, Any]]]] = [
     (calls.tappend("k", [("a", 1), ("a", 2)]), "TAPPEND k a 1 a 2", [(b"5.1", B)]),
     (calls.tappev("k", {"a": "x"}, count=9), "TAPPEV k COUNT 9 a x", [(b"5.1", B)]),
     (calls.tappev("k", {"a": "x"}, ms=60), "TAPPEV k TIME 60 a x", [(b"5.1", B)]),
+    (calls.tappev("k", {"a": "x"}, bytes=99), "TAPPEV k BYTES 99 a x", [(b"5.1", B)]),
     (calls.ttrim("k", count=0), "TAPPEV k COUNT 0", [(7, 7)]),
+    (calls.ttrim("k", bytes=0), "TAPPEV k BYTES 0", [(7, 7)]),
     (
         calls.tmappend("k", ["a", "b"], [(1, 2), ("x", b"y")]),
         "TMAPPEND k FIELDS 2 a b VALUES 1 2 x y",
@@ -92,8 +94,33 @@ TABLE: list[tuple[Call[Any], str, list[tuple[Any, Any]]]] = [
         [
             (TINFO, Info(2, A, B, 3, 1, StreamId(4), 1, 100, 50, 1, 2, 3, 4, 5)),
             (flat(TINFO | {b"first": None}), Info(2, None, B, 3, 1, StreamId(4), 1, 100, 50, 1, 2, 3, 4, 5)),
+            (
+                TINFO | {b"retain": b"COUNT 5 ~"},
+                Info(2, A, B, 3, 1, StreamId(4), 1, 100, 50, 1, 2, 3, 4, 5, retain=StreamPolicy(count=5)),
+            ),
         ],
     ),
+    (
+        calls.tcfg("k"),
+        "TCFG k",
+        [
+            ([b"retain", None], None),
+            ({b"retain": b"COUNT 5 ~"}, StreamPolicy(count=5)),
+            ([b"retain", b"COUNT 5 AGE 6 BYTES 7 GROUPS LIMIT 8 EXACT"], StreamPolicy(5, 6, 7, True, 8, True)),
+            ([b"retain", b"AGE 6 GROUPS NEW 9 ~"], StreamPolicy(ms=6, groups=True)),
+        ],
+    ),
+    (
+        calls.tcfg_retain("k", StreamPolicy(5, 6, 7, True, 8, True)),
+        "TCFG k RETAIN COUNT 5 AGE 6 BYTES 7 GROUPS LIMIT 8 EXACT",
+        [(3, 3)],
+    ),
+    (
+        calls.tcfg_retain("k", StreamPolicy(bytes=7, groups=True), dry=True),
+        "TCFG k RETAIN BYTES 7 GROUPS DRY",
+        [(3, 3)],
+    ),
+    (calls.tcfg_retain("k", None), "TCFG k RETAIN NONE", [(0, 0)]),
     (calls.tack("k", "g", A, EB, "7.0"), "TACK k g 5.0 5.1 7.0", [(2, 2)]),
     (calls.tnack("k", "g", A), "TNACK k g 5.0", [(1, 1)]),
     (calls.tnack("k", "g", A, delay=50), "TNACK k g DELAY 50 5.0", [(1, 1)]),

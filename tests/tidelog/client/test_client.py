@@ -27,6 +27,7 @@ from tidelog import (
     Published,
     StaleEpochError,
     StreamId,
+    StreamPolicy,
 )
 from tidelog.client import calls
 from tidelog.testing import Server
@@ -149,6 +150,24 @@ def test_eviction(client: Any) -> None:
     assert (info.length, info.entries_added, info.evicted, info.groups) == (1, 6, 5, 0)
     assert info.first == info.last
     assert info.evicted_to < info.first
+
+
+def test_retention_policy(client: Any) -> None:
+    fill(client, "k", 5)
+    policy = StreamPolicy(count=3, ms=3_600_000, bytes=10_000_000, groups=True, limit=4, exact=True)
+    assert client.tcfg("k") is None
+    assert client.tcfg_retain("k", policy, dry=True) == 1
+    assert client.tlen("k") == 5
+    assert client.tcfg_retain("k", policy) == 1
+    assert client.tcfg("k") == client.tinfo("k").retain == policy
+    assert client.tcfg_retain("k", None) == 0
+    assert client.tcfg("k") is client.tinfo("k").retain is None
+    with pytest.raises(redis.ResponseError, match="no such key"):
+        client.tcfg("missing")
+    with pytest.raises(redis.ResponseError, match="needs a limit"):
+        client.tcfg_retain("k", StreamPolicy())
+    client.tappev("k", {"n": 6}, bytes=1)
+    assert client.ttrim("k", bytes=0) == client.tlen("k") == 0
 
 
 def test_read_after_an_id_and_with_info(client: Any) -> None:
@@ -380,7 +399,7 @@ def test_both_clients_have_every_call_with_its_signature() -> None:
         and inspect.isfunction(function)
         and str(inspect.signature(function).return_annotation).startswith("Call[")
     }
-    assert len(built) == 27
+    assert len(built) == 29
     for cls in (Client, AsyncClient):
         for name, function in built.items():
             method = getattr(cls, name)
