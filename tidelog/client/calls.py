@@ -347,7 +347,10 @@ def tinfo(key: Name) -> Call[Info]:
 
 # -- settings ------------------------------------------------------------------------------------------------
 def tcfg(key: Name) -> Call[StreamPolicy | None]:
-    """Return the retention policy of a stream; None if it has none. Raises redis.ResponseError if there is no such key."""
+    """Return the retention policy of a stream; None if it has none.
+
+    Raises redis.ResponseError if there is no such key.
+    """
 
     def read(reply: Any) -> StreamPolicy | None:
         named = reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))

@@ -165,7 +165,7 @@ class StreamPolicy:
 
     count: int | None = None  # retain the newest entries, up to this number
     ms: int | None = None  # retain entries that are younger
-    bytes: int | None = None  # retain the newest entries whose sizes add up to this; older ones count with their size in the store
+    bytes: int | None = None  # retain the newest entries whose sizes add up to this; see TAPPEV BYTES
     groups: bool = False  # retain entries that some group has not read or acknowledged, and all without a group
     limit: int | None = None  # number of entries up to which ``groups`` retains entries
     exact: bool = False  # evict single entries. False: only whole nodes, of several hundred entries each

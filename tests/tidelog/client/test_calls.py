@@ -7,7 +7,19 @@ from typing import Any
 
 import pytest
 
-from tidelog import MISSING, Batch, Entry, GroupInfo, Info, Pending, PendingSummary, Published, Span, StreamId, StreamPolicy
+from tidelog import (
+    MISSING,
+    Batch,
+    Entry,
+    GroupInfo,
+    Info,
+    Pending,
+    PendingSummary,
+    Published,
+    Span,
+    StreamId,
+    StreamPolicy,
+)
 from tidelog.client import calls
 from tidelog.transport.call import Call
 

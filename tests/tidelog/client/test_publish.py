@@ -182,7 +182,7 @@ def test_evicting(client: Client, access: Access) -> None:
         publisher.evict(["a"], ms=HOUR)
         assert client.tlen("a") == 2
         publisher.evict([], count=0)
-        with pytest.raises(TypeError, match="give one of count, ms and before"):
+        with pytest.raises(TypeError, match="give one of count, ms, before and bytes"):
             publisher.evict(["a"])
         client.redis.set("s", "no stream")
         with pytest.raises(ReplyError, match="WRONGTYPE"):
