@@ -75,10 +75,11 @@ def main(argv: list[str] | None = None) -> int:
     args = sys.argv[1:] if argv is None else argv
     if args and args[0] in ("-v", "--version"):
         from respserver.observe.info import COMPILED, RESP_PARSER
+        from storage.nodes import coder
 
         sys.stdout.write(
             f"tidelog-server v={__version__} bits={_bits()} python={sys.version.split()[0]} compiled={int(COMPILED)}"
-            f" resp_parser={RESP_PARSER}\n"
+            f" resp_parser={RESP_PARSER} coded_nodes={int(coder.CODES)}\n"
         )
         return 0
     if args and args[0] in ("-h", "--help"):

@@ -13,6 +13,10 @@
     app       tidelog app: status and control of an app
     status    the output of tidelog app status
     group     tidelog group: status and control of a server group
+    doctor    tidelog doctor: checks the installation, the machine, and a running server
+    machinechecks  its checks of the machine
+    serverchecks   its checks of running servers
+    diagnosis  its findings and their output
     jobs      tidelog jobs: status and control of jobs
     engine    tidelog jobs engine: run jobs on Spark
     jobstatus  the output of tidelog jobs status

@@ -18,6 +18,7 @@ from tidelog.cli import backups, lines
 from tidelog.cli.app import app_commands
 from tidelog.cli.connect import connected, url_option
 from tidelog.cli.dlq import dlq
+from tidelog.cli.doctor import doctor
 from tidelog.cli.group import group_commands
 from tidelog.cli.lazygroup import LazyGroup
 from tidelog.cli.load import BadRow, Format, Loader, guess_format, read_rows
@@ -53,6 +54,7 @@ def main() -> None:
       tidelog tail weather                    print the newest entries, then follow
       tidelog dump weather --start 2026-11-21T08:00Z | head
       tidelog info weather
+      tidelog doctor                          check the installation and this machine
       tidelog topics list                     list partitioned streams of typed records
       tidelog send shop:orders '{"id": 7}'    send a record to a topic
       tidelog sendmany shop:orders rows.csv   send the records of a file
@@ -73,7 +75,7 @@ def main() -> None:
 
 for _command in (
     backups.backup, backups.backups, backups.verify, backups.restore, topics, send, sendmany, dlq, worker, app_commands,
-    import_command, export_command, group_commands,
+    import_command, export_command, group_commands, doctor,
     LazyGroup("jobs", "tidelog.cli.jobs", "jobs_commands", "jobs", "Manage stateful exactly-once jobs on Spark."),
     LazyGroup("flow", "tidelog.cli.flow", "flow_commands", "flows", "Run and control flows of events."),
 ):  # fmt: skip

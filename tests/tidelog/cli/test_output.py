@@ -75,7 +75,7 @@ REPLIES = [
     b"$-1\r\n", b":5\r\n", b"*0\r\n", b"+\x1b[2J\r\n", b"$4\r\n\x1b[2J\r\n", b"*1\r\n*1\r\n:1\r\n", b"-ERR \x1b[2J\r\n",
 ]  # fmt: skip
 COMMANDS: list[list[str]] = [
-    ["info"], ["info", "s"], ["dump", "s"], ["topics", "list"], ["topics", "info", "t"], ["dlq", "list"],
+    ["doctor"], ["info"], ["info", "s"], ["dump", "s"], ["topics", "list"], ["topics", "info", "t"], ["dlq", "list"],
     ["dlq", "list", "t"], ["dlq", "show", "t", "1.0"], ["dlq", "replay", "t", "--all"], ["app", "list"],
     ["jobs", "status"], ["jobs", "list"], ["backup", "target"],
 ]  # fmt: skip
