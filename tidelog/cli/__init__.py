@@ -13,6 +13,7 @@
     app       tidelog app: status and control of an app
     status    the output of tidelog app status
     group     tidelog group: status and control of a server group
+    completion  tidelog completion: prints the completion script of a shell
     doctor    tidelog doctor: checks the installation, the machine, and a running server
     machinechecks  its checks of the machine
     serverchecks   its checks of running servers

@@ -19,20 +19,22 @@ class LazyGroup(click.Group):
         self._module, self._attribute, self._extra = module, attribute, extra
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return self._group().list_commands(ctx)
+        return self._group(ctx).list_commands(ctx)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return self._group().get_command(ctx, cmd_name)
+        return self._group(ctx).get_command(ctx, cmd_name)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        self._group().format_help(ctx, formatter)
+        self._group(ctx).format_help(ctx, formatter)
 
-    def _group(self) -> click.Group:
+    def _group(self, ctx: click.Context) -> click.Group:
         try:
             found: Any = importlib.import_module(self._module)
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] == "tidelog":
                 raise
+            if ctx.resilient_parsing:  # a shell requests completions: an error would be printed into the user's line
+                return click.Group()
             raise click.ClickException(
                 f"tidelog {self.name} needs {error.name!r}: pip install 'tidelog[{self._extra}]'"
             ) from None

@@ -16,6 +16,7 @@ import redis
 import tidelog
 from tidelog.cli import backups, lines
 from tidelog.cli.app import app_commands
+from tidelog.cli.completion import completion
 from tidelog.cli.connect import connected, url_option
 from tidelog.cli.dlq import dlq
 from tidelog.cli.doctor import doctor
@@ -75,7 +76,7 @@ def main() -> None:
 
 for _command in (
     backups.backup, backups.backups, backups.verify, backups.restore, topics, send, sendmany, dlq, worker, app_commands,
-    import_command, export_command, group_commands, doctor,
+    import_command, export_command, group_commands, doctor, completion,
     LazyGroup("jobs", "tidelog.cli.jobs", "jobs_commands", "jobs", "Manage stateful exactly-once jobs on Spark."),
     LazyGroup("flow", "tidelog.cli.flow", "flow_commands", "flows", "Run and control flows of events."),
 ):  # fmt: skip
