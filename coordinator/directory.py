@@ -141,7 +141,8 @@ class DirectoryCoordinator:
             raise CoordinatorError("the coordinator is closed")
         future = asyncio.get_running_loop().run_in_executor(self._threads, self._checked, call)
         try:
-            return await asyncio.wait_for(future, self._timeout)
+            async with asyncio.timeout(self._timeout):
+                return await future
         except TimeoutError:
             raise CoordinatorError(f"{self._path} did not answer within {self._timeout:g} s") from None
 
@@ -318,7 +319,8 @@ class _DirectoryWatch:
                     self._seen = version
                     return
             try:
-                await asyncio.wait_for(self._closed.wait(), POLL)
+                async with asyncio.timeout(POLL):
+                    await self._closed.wait()
             except TimeoutError:
                 pass
         raise StopAsyncIteration

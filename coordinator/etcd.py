@@ -174,7 +174,8 @@ class EtcdCoordinator:
             raise CoordinatorError("the coordinator is closed")
         future = asyncio.get_running_loop().run_in_executor(self._threads, self._post, path, body, once)
         try:
-            return await asyncio.wait_for(future, self._timeout)
+            async with asyncio.timeout(self._timeout):
+                return await future
         except TimeoutError:
             raise CoordinatorError(f"etcd did not answer within {self._timeout:g} s") from None
 

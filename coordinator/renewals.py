@@ -30,6 +30,7 @@ class Renewals:
         self.interval: Final = self._duration / RENEWALS  # seconds between two renewals
         self.valid_until = granted + self._duration * (1 - MARGIN)
         self.lost = False
+        self.stopped = False  # the holder needs the lease no more; set in any thread
         self._next = granted + self.interval
         self._sent = granted  # when the renewal in flight was sent
         self._counter: int | None = None  # the counter at the last renewal; None: none was sent yet
@@ -54,6 +55,11 @@ class Renewals:
     def failed(self, now: float) -> None:
         """The outcome of the renewal that was sent last is unknown."""
         self._next = min(self._next, now + self.interval / _RETRIES)
+
+    @property
+    def ended(self) -> bool:
+        """Whether no renewal is sent any more."""
+        return self.lost or self.stopped
 
     def lose(self) -> None:
         """The coordinator says that the lease is gone."""

@@ -215,8 +215,9 @@ class LeaderFollower:
                     self.owner.warn(f"Link to the leader {self.host}:{self.port}: {text}")
                 warned, newer = text, isinstance(error, NewerError)
                 self.refused = isinstance(error, ShorterHistoryError)
-                if not self._over:
-                    self.owner.link_failed(error)
+                if self._over:  # the error replaced the cancellation by stop(), for example one of a broken disk
+                    return
+                self.owner.link_failed(error)
             if lasted:
                 wait = self._first_wait
             await asyncio.sleep((NEWER_WAIT if newer else wait) * random.uniform(0.5, 1.0))

@@ -104,7 +104,8 @@ class GroupMembership(ServerPart):
                 self.handover.fail_over("", 2 * self._config.group_lease)
             if self.standing.target:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self.handover.done.wait(), self._config.group_lease / 1000)
+                    async with asyncio.timeout(self._config.group_lease / 1000):
+                        await self.handover.done.wait()
         self._stopping = True
         self.in_sync.silence()
         if self._timer is not None:
@@ -167,7 +168,8 @@ class GroupMembership(ServerPart):
                 self._logger.trace("Bug in the membership", error)
                 wait = retry
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._wakened.wait(), wait)
+                async with asyncio.timeout(wait):
+                    await self._wakened.wait()
 
     def _note(self, problem: str) -> None:
         """Show a problem, and log it if it lasts."""

@@ -82,9 +82,78 @@ def test_stopping_ends_the_thread_and_leaves_the_lease(tmp_path: Path) -> None:
     async def story() -> None:
         async with Leader(tmp_path) as leader:
             leader.keeper.stop()
-            assert all(thread.name != "lease-keeper" for thread in threading.enumerate())
+            assert not keepers()
             assert await leader.coordinator.get("leader") is not None
             leader.keeper.stop()  # harmless
+
+    asyncio.run(story())
+
+
+class Reluctant(SimulatedCoordinator):
+    """Its call ``keep`` has its result at the moment of a cancellation."""
+
+    def __init__(self) -> None:
+        super().__init__(SimulatedStore())
+        self.called = threading.Event()
+
+    async def keep(self, lease: Lease) -> bool:
+        self.called.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            pass
+        return True
+
+
+def keepers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "lease-keeper"]
+
+
+def test_stopping_ends_a_thread_whose_call_swallows_the_cancellation() -> None:
+    """It hung: no renewal is due while the loop stands still, and the loop waited for the thread."""
+    made: list[Reluctant] = []
+
+    def connect() -> Coordinator:
+        made.append(Reluctant())
+        return made[0]
+
+    keeper = LeaseKeeper(connect, Lease("1", 100), boottime(), lambda: None)
+    eventually(lambda: made and made[0].called.is_set())
+    keeper.stop()
+    assert not keepers()
+
+
+def test_stopping_does_not_wait_for_a_disk_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coordinator.keeper.LONGEST_STOP", 0.05)
+    hangs = threading.Event()
+
+    def connect() -> Coordinator:
+        hangs.wait()
+        raise OSError("unmounted")
+
+    keeper = LeaseKeeper(connect, Lease("1", 100), boottime(), lambda: None)
+    keeper.stop()
+    assert keepers()
+    hangs.set()
+    eventually(lambda: not keepers())
+
+
+@pytest.mark.parametrize("url", ["file:", "etcd:"])
+def test_a_call_is_cancelled_although_its_result_arrives(tmp_path: Path, url: str) -> None:
+    """Whoever cancels a task relies on its end."""
+
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        coordinator = connect(f"file://{tmp_path}" if url == "file:" else "etcd://127.0.0.1:1", timeout=10)
+        result: asyncio.Future[None] = loop.create_future()
+        loop.run_in_executor = lambda *_: result  # type: ignore[method-assign, assignment]
+        result.add_done_callback(lambda _: call.cancel())  # before the call continues
+        call = asyncio.create_task(coordinator.get("leader"))
+        await asyncio.sleep(0)
+        result.set_result(None)
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await coordinator.close()
 
     asyncio.run(story())
 

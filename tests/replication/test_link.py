@@ -11,6 +11,7 @@ import pytest
 
 from replication import frames
 from replication.feed import AT_ONCE, ReplicaFeed
+from replication.follower import LeaderFollower
 from replication.link import ReplicationConnection
 from respserver.testing import start_in_thread
 from tests.replication.cluster import Cluster, Node, assert_same, connect, in_sync, wait_until
@@ -217,6 +218,39 @@ def test_a_sign_of_life_that_fills_the_buffer_does_not_stop_the_feed(tmp_path: P
             return feed.live
 
         assert asyncio.run_coroutine_threadsafe(run(), running._loop).result(10)
+
+
+class FullDisk:
+    """The owner of a link whose end fails: it removes files, and the disk is broken."""
+
+    def __init__(self) -> None:
+        self.warned: list[str] = []
+
+    async def settled(self) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise OSError("the disk is broken")
+
+    def link_failed(self, error: Exception) -> None:
+        raise AssertionError(error)
+
+    def warn(self, text: str) -> None:
+        self.warned.append(text)
+
+
+def test_a_link_that_is_stopped_ends_even_if_this_fails() -> None:
+    """A server waits for this before it closes its files. It is not cancelled twice."""
+
+    async def story() -> list[str]:
+        owner = FullDisk()
+        follower = LeaderFollower(owner, "127.0.0.1", 1)  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        await asyncio.wait([task := follower.stop()], timeout=10)
+        assert task.done()
+        return owner.warned
+
+    assert asyncio.run(story()) == ["Link to the leader 127.0.0.1:1: the disk is broken"]
 
 
 def test_a_leader_whose_name_is_unknown(servers: Cluster) -> None:
