@@ -23,6 +23,11 @@ from setuptools.command.build_ext import build_ext
 HOME = "_tidelog_server"
 PARTS = ("commands", "coordinator", "persistence", "replication", "resp", "respserver", "storage")
 
+wish = os.environ.get("TIDELOG_COMPILE", "")
+if wish not in ("", "0", "1"):
+    sys.exit(f"TIDELOG_COMPILE is {wish!r}: it can be 1 (compile, or fail), 0 (don't), or empty (where it can be done)")
+OPTIONAL = wish != "1"  # whether the build continues if a C extension cannot be compiled
+
 
 def modules(folder: str) -> list[str]:
     """Return the paths of the modules in a directory and its subdirectories."""
@@ -53,25 +58,21 @@ HOT = [
 ROWS = Extension(
     "tidelog.spark._rows", ["tidelog/spark/_rows.c"],
     depends=[f"tidelog/spark/_{name}.h" for name in ("arrow", "hash", "words")],  # which puts them into the sdist
-    optional=True,
+    optional=OPTIONAL,
 )  # fmt: skip
 CODED = Extension(
     f"{HOME}.storage.nodes._coded", ["storage/nodes/_coded.c"],
     depends=[f"storage/nodes/_coded{name}.h" for name in ("read", "write")],
-    optional=True,
+    optional=OPTIONAL,
 )  # fmt: skip
-SOCKETS = Extension(f"{HOME}.respserver.clients._sockets", ["respserver/clients/_sockets.c"], optional=True)
+SOCKETS = Extension(f"{HOME}.respserver.clients._sockets", ["respserver/clients/_sockets.c"], optional=OPTIONAL)
 SMALL = [  # numbers as bytes, for which a single client waits at each command; prefetching for many keys; pages
-    Extension(f"{HOME}.{name.replace('/', '.')}", [f"{name}.c"], optional=True)
+    Extension(f"{HOME}.{name.replace('/', '.')}", [f"{name}.c"], optional=OPTIONAL)
     for name in (
         "persistence/_frame", "persistence/_overflow", "storage/keyspace/_prefetch", "storage/model/_ids",
         "storage/model/_records",
     )
 ]  # fmt: skip
-
-wish = os.environ.get("TIDELOG_COMPILE", "")
-if wish not in ("", "0", "1"):
-    sys.exit(f"TIDELOG_COMPILE is {wish!r}: it can be 1 (compile, or fail), 0 (don't), or empty (where it can be done)")
 
 
 class Build(build_ext):

@@ -17,6 +17,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 C_MODULES = ("/_coded", "/_frame", "/_ids", "/_overflow", "/_prefetch", "/_records", "/_rows", "/_sockets")
+SPARK = [f"tidelog/spark/{name}" for name in ("_rows.c", "_arrow.h", "_hash.h", "_words.h")]
 
 
 @pytest.fixture
@@ -25,11 +26,9 @@ def checkout(tmp_path: Path) -> Path:
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path)
     shutil.copytree(ROOT / "storage", tmp_path / "storage", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
-    (tmp_path / "persistence").mkdir()
-    for name in ("_frame.c", "_overflow.c"):
-        shutil.copy(ROOT / "persistence" / name, tmp_path / "persistence")
-    (tmp_path / "tidelog" / "spark").mkdir(parents=True)
-    shutil.copy(ROOT / "tidelog" / "spark" / "_rows.c", tmp_path / "tidelog" / "spark")
+    for name in ("persistence/_frame.c", "persistence/_overflow.c", "respserver/clients/_sockets.c", *SPARK):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
     return tmp_path
 
 

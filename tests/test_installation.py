@@ -7,22 +7,19 @@ imports get its own, and the server that tidelog.testing starts, or the program 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
-import sysconfig
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 import tidelog
+from tests.wheels import Installation, install, wheel
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent
 PARTS = ["commands", "coordinator", "persistence", "replication", "resp", "respserver", "storage"]
 PACKAGES = ["_tidelog_server", "pyspark_tidelog", "tidelog"]
-HERE = sysconfig.get_paths()["purelib"]  # what tidelog depends on is there
 
 #: A package of the user's: it writes down which process imports it.
 PACKAGE = """
@@ -58,48 +55,9 @@ def test_with_a_server(tidelog_server):
 """
 
 
-@dataclass
-class Installation:
-    """Where tidelog lies, and the interpreter that finds it there."""
-
-    python: str
-    packages: Path  # the folder that has the package tidelog
-    bin: Path
-    environment: dict[str, str]
-
-
-def copy_sources(to: Path) -> None:
-    ignored = shutil.ignore_patterns("__pycache__", "*.so", "build", "*.egg-info")
-    for name in [*PACKAGES, *PARTS]:
-        shutil.copytree(ROOT / name, to / name, ignore=ignored)
-    for name in ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, to)
-
-
-def install(directory: Path, wish: str) -> Installation:
-    """A wheel, built with TIDELOG_COMPILE=``wish``, in an environment that has tidelog's dependencies and pytest."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "TIDELOG"))}
-    copy_sources(directory / "sources")
-
-    def run(*command: str) -> None:
-        settings = environment | {"TIDELOG_COMPILE": wish}
-        done = subprocess.run(command, env=settings, cwd=directory, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input"]
-    run(*pip, "wheel", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", "wheels", "./sources")
-    run(sys.executable, "-m", "venv", "--without-pip", "venv")
-    python = directory / "venv/bin/python"
-    (wheel,) = (directory / "wheels").iterdir()
-    run(*pip, "--python", str(python), "install", "--no-deps", "--no-index", str(wheel))
-    (packages,) = (directory / "venv").glob("lib/python3*/site-packages")
-    (packages / "dependencies.pth").write_text(f"{HERE}\n")
-    return Installation(str(python), packages, python.parent, environment)
-
-
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installation:
-    return install(tmp_path_factory.mktemp("installed"), "0")
+    return install(wheel("plain", tmp_path_factory), tmp_path_factory.mktemp("installed"))
 
 
 @pytest.fixture(params=["installed", "checkout"])
@@ -189,16 +147,3 @@ def test_programs_of_tidelog_run_within_the_project(installed: Installation, pro
     ):
         assert tidelog.__version__ in project.run(installed, *command)
     assert project.imported() == []
-
-
-@pytest.mark.skipif(not os.environ.get("CI"), reason="compiles for minutes: on the build machine only (CI=1)")
-@pytest.mark.timeout(900)
-def test_the_same_compiled(project: Project, tmp_path: Path) -> None:
-    if shutil.which(os.environ.get("CC", "cc")) is None:
-        pytest.skip("no C compiler here (Debian: apt-get install gcc)")
-    compiled = install(tmp_path / "compiled", "1")
-    kind, pid, _ = project.run(compiled, compiled.python, str(project.directory / "program.py")).split()
-    assert kind == "compiled"
-    assert sorted(project.imported()) == [(int(pid), name) for name in PARTS]
-    test_what_site_packages_has_afterwards(compiled)
-    test_tests_of_the_project(compiled, Project(tmp_path / "another"))
