@@ -16,6 +16,7 @@ specifies the servers if a URL is not sufficient.
     spark          streams as a source and a sink of PySpark
     backup         backups of a running server, and restoring them
     moving         import from Redis and export to Redis
+    console        a web application that shows and operates a server
     serverprogram  finds the tidelog-server that is installed with this package
     cli            the ``tidelog`` command
     testing        a server for your tests: ``running_server`` and pytest fixtures

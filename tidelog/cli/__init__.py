@@ -18,6 +18,7 @@
     machinechecks  its checks of the machine
     serverchecks   its checks of running servers
     diagnosis  its findings and their output
+    console   tidelog console: a web application
     jobs      tidelog jobs: status and control of jobs
     engine    tidelog jobs engine: run jobs on Spark
     jobstatus  the output of tidelog jobs status

@@ -18,6 +18,7 @@ from tidelog.cli import backups, lines
 from tidelog.cli.app import app_commands
 from tidelog.cli.completion import completion
 from tidelog.cli.connect import connected, url_option
+from tidelog.cli.console import console
 from tidelog.cli.dlq import dlq
 from tidelog.cli.doctor import doctor
 from tidelog.cli.group import group_commands
@@ -65,6 +66,7 @@ def main() -> None:
       tidelog jobs add shop.jobs:count        add an exactly-once job on Spark
       tidelog flow run flows.yaml             run the flows of a file
       tidelog group status                    show the members of a server group
+      tidelog console                         serve a web application that shows a server
       tidelog backup /mnt/backups             back up all data of a server
       tidelog backups /mnt/backups            list the backups
       tidelog verify /mnt/backups             verify the newest backup
@@ -76,7 +78,7 @@ def main() -> None:
 
 for _command in (
     backups.backup, backups.backups, backups.verify, backups.restore, topics, send, sendmany, dlq, worker, app_commands,
-    import_command, export_command, group_commands, doctor, completion,
+    import_command, export_command, group_commands, console, doctor, completion,
     LazyGroup("jobs", "tidelog.cli.jobs", "jobs_commands", "jobs", "Manage stateful exactly-once jobs on Spark."),
     LazyGroup("flow", "tidelog.cli.flow", "flow_commands", "flows", "Run and control flows of events."),
 ):  # fmt: skip

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from tests.tidelog.flows.browserkit import browsing, require_chromium
+from tests.browserkit import browsing, require_chromium
 from tests.tidelog.flows.netkit import changing, running, seen, url_of
 from tests.waiting import until
 from tidelog.cli.logs import text_formatter

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.tidelog.flows.browserkit import Page, browsing, require_chromium
+from tests.browserkit import Page, browsing, require_chromium
 from tests.tidelog.flows.servicekit import Client, hosted, served
 from tests.tidelog.flows.test_api_dead_letters import TEXT, bad
 from tests.waiting import until

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import itertools
 import json
 import re
@@ -78,10 +79,9 @@ class Page:
             await self._call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
     async def press(self, key: str) -> None:
-        """Press and release a key: Tab, Enter, Escape, ArrowDown, a space."""
-        code, text = {
-            "Tab": (9, ""), "Enter": (13, "\r"), "Escape": (27, ""), " ": (32, " "), "ArrowDown": (40, "")
-        }[key]  # fmt: skip
+        """Press and release a key: Tab, Enter, Escape, ArrowDown, or a character."""
+        named = {"Tab": (9, ""), "Enter": (13, "\r"), "Escape": (27, ""), " ": (32, " "), "ArrowDown": (40, "")}
+        code, text = named.get(key, (ord(key[0].upper()), key))
         facts = {"key": key, "code": "Space" if key == " " else key, "windowsVirtualKeyCode": code}
         await self._call("Input.dispatchKeyEvent", type="keyDown", **facts, **({"text": text} if text else {}))
         await self._call("Input.dispatchKeyEvent", type="keyUp", **facts)
@@ -91,6 +91,35 @@ class Page:
         await self._call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 500
         )
+
+    async def go(self, url: str) -> None:
+        """Open another address in the tab."""
+        self._loaded.clear()
+        await self._call("Page.navigate", url=url)
+        async with asyncio.timeout(LONG):
+            await self._loaded.wait()
+
+    async def fill(self, selector: str, text: str) -> None:
+        """Replace the text of a field, as typing does."""
+        await self.click(selector)
+        await self.run(f"document.querySelector({json.dumps(selector)}).select()")
+        await self._call("Input.insertText", text=text)
+
+    async def colors(self, scheme: str) -> None:
+        """The color scheme of the system: ``light`` or ``dark``."""
+        await self._call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+
+    async def picture(self, path: Path) -> None:
+        """Write what the tab shows, from its top to its bottom, as PNG."""
+        size = (await self._call("Page.getLayoutMetrics"))["cssContentSize"]
+        found = await self._call(
+            "Page.captureScreenshot", format="png", captureBeyondViewport=True, clip={**size, "scale": 1}
+        )  # fmt: skip
+        await asyncio.to_thread(path.write_bytes, base64.b64decode(found["data"]))
+
+    async def forget(self) -> None:
+        """Delete the cookies."""
+        await self._call("Network.clearBrowserCookies")
 
     async def _call(self, method: str, **params: Any) -> Any:
         number = next(self._numbers)

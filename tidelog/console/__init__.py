@@ -1,0 +1,27 @@
+"""The console: a web application that shows and operates one tidelog server, or one server group. docs/console.md.
+
+It is one process (``tidelog console``) that serves HTML over HTTP and uses RESP toward the server. In reading order:
+
+    errors       the errors that pages display
+    connection   the RESP connection of one logged-in user
+    sessions     logged-in users: cookies, limits, expiry
+    audit        the audit log: one line for each change
+    security     which requests are served: hosts, origins, CSRF tokens; the headers of all responses
+    assets       style sheets and scripts, with their hashes
+    infotext     the text of INFO, and the lists of SLOWLOG and CLIENT LIST
+    rendering    templates, and how they display numbers, sizes, times and bytes
+    history      the samples of the plots: a bounded stream on the server
+    recorder     appends the samples while a user is logged in who may do so
+    live         server-sent events
+    pages        one module for each page
+    application  the routes
+    process      the process: listening, signals
+
+Rule 1: The console has no rights of its own. Every request to the server uses the connection of the logged-in user.
+Rule 2: Everything from the server is text. Templates escape it; no page displays it as HTML.
+Rule 3: Every change passes through ``audit``.
+"""
+
+from typing import Final
+
+DEFAULT_LISTEN: Final = "127.0.0.1:9899"  # the address of the console

@@ -1,0 +1,129 @@
+"""``ConsoleServer``: the routes, and the HTTP server.
+
+Rule 1: it listens on this machine only, unless the options name another address. Other addresses need TLS, or
+        ``without_tls``: passwords would be readable on the network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from dataclasses import dataclass
+from typing import Final
+
+from aiohttp import web
+
+from tidelog.console import DEFAULT_LISTEN
+from tidelog.console.assets import Assets
+from tidelog.console.audit import AuditLog
+from tidelog.console.errors import ConsoleError
+from tidelog.console.pages import login, overview
+from tidelog.console.pages.site import ConsoleSite
+from tidelog.console.recorder import HistoryRecorder
+from tidelog.console.rendering import Renderer
+from tidelog.console.security import guard, is_loopback
+from tidelog.console.sessions import ConsoleSessions
+from tidelog.transport.access import Access
+from tidelog.transport.cancellation import cancel_and_wait
+
+BODY: Final = 1 << 20  # bytes of a request, at most
+BACKLOG: Final = 128
+SHUTDOWN: Final = 2.0  # s that requests have to end
+KEEPALIVE: Final = 30.0  # s after which an idle connection of a browser is closed
+
+
+@dataclass(frozen=True)
+class ConsoleOptions:
+    """The options of a console."""
+
+    access: Access  # the server that it shows
+    listen: str = DEFAULT_LISTEN
+    cert_file: str | None = None  # PEM; None: HTTP without TLS
+    key_file: str | None = None  # PEM; None: it is in ``cert_file``
+    without_tls: bool = False  # other machines can connect without TLS
+    audit_file: str | None = None  # None: the audit log is part of the log
+    history: bool = True  # record the samples of the plots on the server
+
+
+class ConsoleServer:
+    """A console. ``url`` is its address after ``start``. Raises ConsoleError for invalid options."""
+
+    def __init__(self, options: ConsoleOptions) -> None:
+        self._host, self._port = _address(options.listen)
+        access, local = options.access, is_loopback(self._host)
+        if access.username or access.password or any("@" in url for url in access.urls):
+            raise ConsoleError("the URL has a user or password: users of the console log in with their own")
+        if not local and not options.cert_file and not options.without_tls:
+            raise ConsoleError(
+                f"other machines can connect to {options.listen}: use --tls-cert, or --without-tls to send passwords"
+                f" without encryption, or listen on {DEFAULT_LISTEN}"
+            )
+        self._tls = _tls_context(options)
+        self._audit = AuditLog(options.audit_file)
+        self._sessions = ConsoleSessions(access)
+        renderer = Renderer(Assets(), access.places.replace("redis://", ""))
+        recorder = HistoryRecorder(self._sessions) if options.history else None
+        site = ConsoleSite(self._sessions, renderer, self._audit, recorder, local, self._tls is not None)
+        self._runner = web.AppRunner(
+            application(site), access_log=None, shutdown_timeout=SHUTDOWN, keepalive_timeout=KEEPALIVE,
+            handler_cancellation=True,
+        )  # fmt: skip
+        self._recorder = recorder
+        self._recording: asyncio.Task[None] | None = None
+        self.url = ""
+
+    async def start(self) -> None:
+        """Start listening. Raises ConsoleError if the address can't be used."""
+        await self._runner.setup()
+        site = web.TCPSite(
+            self._runner, self._host, self._port, ssl_context=self._tls, backlog=BACKLOG, reuse_address=True
+        )  # fmt: skip
+        try:
+            await site.start()
+        except OSError as error:
+            await self.stop()
+            raise ConsoleError(
+                f"{self._host}:{self._port} can't be used: {error.strerror or error}; use another --listen HOST:PORT"
+            ) from None
+        if self._recorder is not None:
+            self._recording = asyncio.create_task(self._recorder.run())
+        host, port = self._runner.addresses[0][:2]
+        shown = f"[{host}]" if ":" in host else host
+        self.url = f"{'https' if self._tls else 'http'}://{shown}:{port}"
+
+    async def stop(self) -> None:
+        await cancel_and_wait(self._recording)
+        self._sessions.end_all()
+        await self._runner.cleanup()
+        self._audit.close()
+
+
+def application(site: ConsoleSite) -> web.Application:
+    """Return the application of a console."""
+    app = web.Application(
+        middlewares=[guard(site.sessions, site.renderer, site.local)], client_max_size=BODY
+    )  # fmt: skip
+    app.router.add_get("/static/{path:.+}", site.renderer.assets.serve)
+    for page in (login, overview):
+        app.router.add_routes(page.routes(site))
+    return app
+
+
+def _address(listen: str) -> tuple[str, int]:
+    host, colon, port = listen.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ConsoleError(f"--listen is {listen!r}: it must be HOST:PORT, such as {DEFAULT_LISTEN}")
+    return host.strip("[]"), int(port)
+
+
+def _tls_context(options: ConsoleOptions) -> ssl.SSLContext | None:
+    if options.cert_file is None:
+        if options.key_file is not None:
+            raise ConsoleError("--tls-key needs --tls-cert")
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(options.cert_file, options.key_file)
+    except (OSError, ssl.SSLError) as error:
+        raise ConsoleError(f"the certificate {options.cert_file} can't be used: {error}") from None
+    return context

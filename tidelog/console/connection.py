@@ -1,0 +1,124 @@
+"""``UserConnection``: the RESP connection of one logged-in user.
+
+Rule 1: it logs in as the user with each new connection. The password is held only here, until ``close``.
+Rule 2: a lost connection is reopened with the next request, at most once for each request. Only calls that read are
+        repeated; a call that writes may have been executed.
+Rule 3: a call that is repeated periodically uses ``poll``. If the ACL denies it, it is not sent again for DENIED,
+        because each denial is counted in INFO and recorded in ACL LOG.
+Rule 4: several requests share the connection. Calls that wait on the server use ``open_another``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from time import monotonic
+from typing import Any, Final
+
+import redis
+
+from tidelog.console.errors import LoginError, SessionEndedError, UnavailableError
+from tidelog.transport.access import Access
+from tidelog.transport.asyncconnection import AsyncConnection, LostError, connect_to_leader
+from tidelog.transport.call import Call, Value
+from tidelog.transport.errors import is_denied, message_of
+
+NAME: Final = "tidelog-console"  # of the connections, in CLIENT LIST
+ANSWER_MS: Final = 10_000  # timeout of connecting and of each reply
+DEFAULT_USER: Final = "default"
+DENIED: Final = 60.0  # s
+
+
+class UserConnection:
+    """A connection that is opened on first use, and again after it was lost."""
+
+    def __init__(self, access: Access, user: str, password: str) -> None:
+        self.user = user
+        given: str | None = password
+        if user == DEFAULT_USER and not password:
+            given = None  # without AUTH: the server decides whether its default user needs a password
+        self._access = replace(access, username=user, password=given).single_attempt(ANSWER_MS)
+        self._connection: AsyncConnection | None = None
+        self._denials: dict[tuple[Value, ...], tuple[float, Exception]] = {}  # by call: until when (monotonic), reply
+        self._lock = asyncio.Lock()
+        self._closed = False
+
+    async def log_in(self) -> None:
+        """Open the connection. Raises LoginError if the server refuses the user, UnavailableError."""
+        try:
+            await self._opened()
+        except SessionEndedError as error:
+            raise LoginError(str(error)) from None
+
+    async def read(self, *calls: Call[Any]) -> list[Any]:
+        """Send calls that change nothing. Returns their results; an error reply takes the place of its result.
+
+        Raises UnavailableError, or SessionEndedError if the server no longer accepts the user.
+        """
+        try:
+            return await self._send(calls)
+        except LostError:
+            pass
+        try:
+            return await self._send(calls)
+        except LostError as error:
+            raise UnavailableError(str(error)) from None
+
+    async def poll(self, *calls: Call[Any]) -> list[Any]:
+        """Send calls as ``read`` does, without those that were denied recently (Rule 3)."""
+        now = monotonic()
+        known = [self._denials.get(call.args) for call in calls]
+        sent = [call for call, denial in zip(calls, known, strict=True) if denial is None or denial[0] < now]
+        replies = iter(await self.read(*sent)) if sent else iter(())
+        results: list[Any] = []
+        for call, denial in zip(calls, known, strict=True):
+            if denial is not None and denial[0] >= now:
+                results.append(denial[1])
+                continue
+            results.append(next(replies))
+            if isinstance(results[-1], Exception) and is_denied(results[-1]):
+                self._denials[call.args] = (now + DENIED, results[-1])
+            else:
+                self._denials.pop(call.args, None)
+        return results
+
+    async def change(self, *calls: Call[Any]) -> list[Any]:
+        """Send calls once, as ``read`` does. After an UnavailableError, they may have been executed."""
+        try:
+            return await self._send(calls)
+        except LostError as error:
+            if error.refusal:
+                raise UnavailableError(str(error)) from None
+            raise UnavailableError(f"{error}. The change may have been executed.") from None
+
+    async def open_another(self) -> AsyncConnection:
+        """Open a connection of the same user, which the caller closes. Raises as ``read`` does."""
+        if self._closed:
+            raise SessionEndedError("the session has ended")
+        try:
+            return await connect_to_leader(self._access, NAME)
+        except redis.ResponseError as error:
+            if is_denied(error):
+                raise SessionEndedError(message_of(error)) from None
+            raise UnavailableError(message_of(error)) from None
+        except (OSError, TimeoutError) as error:
+            raise UnavailableError(f"no answer from {self._access.places}: {error or 'timeout'}") from None
+
+    def close(self) -> None:
+        """Close the connection, and forget the password."""
+        self._closed = True
+        self._access = replace(self._access, password=None)
+        if self._connection is not None:
+            self._connection.close()
+
+    async def _send(self, calls: tuple[Call[Any], ...]) -> list[Any]:
+        connection = await self._opened()
+        return await connection.send(calls)
+
+    async def _opened(self) -> AsyncConnection:
+        async with self._lock:
+            if self._connection is None or self._connection.lost is not None:
+                self._connection = await self.open_another()
+                if self._closed:
+                    self._connection.close()
+            return self._connection

@@ -1,0 +1,27 @@
+"""Errors of the console."""
+
+from __future__ import annotations
+
+
+class ConsoleError(Exception):
+    """The console can't start: an option is invalid, or its address can't be used."""
+
+
+class UnavailableError(Exception):
+    """The server does not answer, or can't serve requests now."""
+
+
+class LoginError(Exception):
+    """The server refused the user. The text is for the login page."""
+
+
+class SessionEndedError(Exception):
+    """The session has ended: it expired, the user logged out, or the server no longer accepts the password."""
+
+
+class PageError(Exception):
+    """A request that can't be served; ``status`` is that of the response, and the text is displayed."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status

@@ -1,0 +1,6 @@
+"""The pages of the console. Each module has the handlers of one page, and ``routes`` that the application adds.
+
+    site      what the pages share: sessions, templates, the audit log
+    login     login and logout
+    overview  the server: its state, replicas or group, WAL, checkpoints, slow log, clients, and plots over time
+"""

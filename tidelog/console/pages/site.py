@@ -1,0 +1,44 @@
+"""``ConsoleSite``: what the handlers of all pages share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from aiohttp import web
+
+from tidelog.console.audit import AuditLog
+from tidelog.console.recorder import HistoryRecorder
+from tidelog.console.rendering import Renderer
+from tidelog.console.security import SESSION
+from tidelog.console.sessions import ConsoleSession, ConsoleSessions
+from tidelog.transport.errors import message_of
+
+
+@dataclass(frozen=True)
+class ConsoleSite:
+    """The parts of one console."""
+
+    sessions: ConsoleSessions
+    renderer: Renderer
+    audit: AuditLog
+    recorder: HistoryRecorder | None  # None: the samples of the plots are not recorded
+    local: bool  # only this machine can connect
+    tls: bool
+
+    def page(self, request: web.Request, template: str, **values: Any) -> web.Response:
+        """Return a page for the logged-in user."""
+        return self.renderer.page(request, template, request[SESSION], **values)
+
+    def part(self, template: str, **values: Any) -> web.Response:
+        """Return a part of a page, for htmx."""
+        return web.Response(text=self.renderer.part(template, **values), content_type="text/html")
+
+
+def refusal(reply: object) -> str:
+    """Return the error reply of a call as text, empty if the call succeeded."""
+    return message_of(reply) if isinstance(reply, Exception) else ""
+
+
+def session_of(request: web.Request) -> ConsoleSession:
+    return request[SESSION]

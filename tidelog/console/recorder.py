@@ -1,0 +1,75 @@
+"""``HistoryRecorder``: appends a sample at each interval, as a logged-in user who may do so.
+
+Rule 1: without a logged-in user nothing is recorded: the console has no rights of its own.
+Rule 2: a user without the permission is asked again after RECHECK, since permissions can change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from time import monotonic, time
+from typing import Final
+
+from tidelog.console import history
+from tidelog.console.errors import SessionEndedError, UnavailableError
+from tidelog.console.infotext import ServerInfo
+from tidelog.console.sessions import ConsoleSession, ConsoleSessions
+from tidelog.transport.call import Call, plain
+from tidelog.transport.errors import message_of
+
+RECHECK: Final = 60.0  # s
+FRESH: Final = 0.8  # of the interval: a newer sample makes another one unnecessary
+DISABLED: Final = "The console was started with --no-history."
+
+log = logging.getLogger("tidelog.console")
+
+
+class HistoryRecorder:
+    """Records while it runs: ``await HistoryRecorder(sessions).run()``."""
+
+    def __init__(self, sessions: ConsoleSessions, interval: float = history.INTERVAL) -> None:
+        self._sessions = sessions
+        self._interval = interval
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval)
+            for session in self._sessions:
+                if await self.record(session):
+                    break
+
+    async def record(self, session: ConsoleSession) -> bool:
+        """Append a sample as this user, unless the newest one is recent. Returns False if the user can't do that."""
+        if session.history_problem and monotonic() - session.history_checked < RECHECK:
+            return False
+        try:
+            session.history_problem = await self._record(session)
+        except SessionEndedError:
+            self._sessions.end(session)
+            return False
+        except UnavailableError as error:
+            session.history_problem = ""  # it is not known
+            log.debug("no sample: %s", error)
+            return False
+        session.history_checked = monotonic()
+        return not session.history_problem
+
+    async def _record(self, session: ConsoleSession) -> str:
+        """Append a sample. Returns why it can't be appended, empty if it was."""
+        connection = session.connection
+        newest, raw = await connection.poll(history.newest_call(), Call(("INFO",), ServerInfo.parse))
+        for reply, what in ((raw, "INFO"), (newest, f"to read {history.KEY}")):
+            if isinstance(reply, Exception):
+                return f"The server refuses {what}: {message_of(reply)}"
+        if not raw.leads:
+            return "This server is a replica. Only its leader can record."
+        now = int(time() * 1000)
+        if newest is not None and now - newest < FRESH * 1000 * self._interval:
+            return ""
+        (reply,) = await connection.change(plain(*history.append_call(history.sample_of(raw, now)).args))
+        return f"The server refuses to append to {history.KEY}: {message_of(reply)}" if _is_error(reply) else ""
+
+
+def _is_error(reply: object) -> bool:
+    return isinstance(reply, Exception)

@@ -1,0 +1,151 @@
+"""Which requests are served, and the headers of all responses.
+
+Rule 1: every request needs a session, except those to OPEN. Without one, a page redirects to the login, a stream of
+        events gets the event ``ended``, and other requests get 401.
+Rule 2: a request that changes something (POST) must come from a page of this console: ``Origin`` and ``Sec-Fetch-Site``
+        are checked, and it needs the token of its session, in the header ``X-CSRF-Token`` or the form field ``csrf``.
+Rule 3: if the console listens on this machine only, ``Host`` must be a name of this machine. A foreign name that
+        resolves to this machine (DNS rebinding) is rejected.
+Rule 4: no response permits inline scripts, inline styles, or other hosts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+from urllib.parse import urlsplit
+
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from tidelog.console.errors import PageError, SessionEndedError, UnavailableError
+from tidelog.console.rendering import Renderer, is_fragment
+from tidelog.console.sessions import ConsoleSession, ConsoleSessions
+
+log = logging.getLogger("tidelog.console")
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+COOKIE: Final = "tidelog_console"
+SESSION: Final = web.RequestKey("session", ConsoleSession)
+OPEN: Final = ("/login", "/static/")
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"
+    " form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS: Final = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",  # with no-referrer, browsers send "Origin: null" with a form
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is a name or address of this machine that other machines can't reach."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def guard(sessions: ConsoleSessions, renderer: Renderer, local: bool) -> Middleware:
+    """Return the middleware that checks requests and turns errors into pages. local: only this machine can connect."""
+
+    @web.middleware
+    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            answer = await _checked(request, handler, sessions, local)
+        except Exception as error:  # noqa: BLE001 - every error becomes a response
+            answer = _refused(request, error, renderer)
+        if not answer.prepared:
+            for name, value in HEADERS.items():
+                answer.headers.setdefault(name, value)
+        return answer
+
+    return middleware
+
+
+async def _checked(
+    request: web.Request, handler: Handler, sessions: ConsoleSessions, local: bool
+) -> web.StreamResponse:
+    if local and not is_loopback(_host_name(request.headers.get("Host", ""))):
+        raise PageError(403, "The console listens on this machine only, and its address must be one of localhost.")
+    session = sessions.find(request.cookies.get(COOKIE, ""))
+    if session is not None:
+        request[SESSION] = session
+    if request.method not in ("GET", "HEAD"):
+        check_origin(request)
+        if session is not None:
+            await _check_token(request, session)
+    if session is None and not request.path.startswith(OPEN):
+        raise SessionEndedError
+    try:
+        return await handler(request)
+    except SessionEndedError:
+        if session is not None:
+            sessions.end(session)
+        raise
+
+
+def check_origin(request: web.Request) -> None:
+    """Raise PageError if a page of another origin sent the request."""
+    origin = request.headers.get("Origin")
+    if origin is not None and origin.partition("://")[2].lower() != request.headers.get("Host", "").lower():
+        raise PageError(403, "Requests from pages of other origins are not permitted.")
+    if request.headers.get("Sec-Fetch-Site", "same-origin") != "same-origin":
+        raise PageError(403, "Requests from pages of other sites are not permitted.")
+
+
+async def _check_token(request: web.Request, session: ConsoleSession) -> None:
+    given = request.headers.get("X-CSRF-Token")
+    if given is None:
+        given = str((await request.post()).get("csrf", ""))
+    if not hmac.compare_digest(given.encode("utf-8", "replace"), session.csrf.encode()):
+        raise PageError(403, "The form is from an earlier login. Reload the page and try again.")
+
+
+def _host_name(given: str) -> str:
+    try:
+        return urlsplit(f"//{given}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _refused(request: web.Request, error: Exception, renderer: Renderer) -> web.StreamResponse:
+    if isinstance(error, SessionEndedError):
+        return _to_login(request)
+    if isinstance(error, web.HTTPRedirection):
+        return web.Response(status=error.status, headers={"Location": error.headers["Location"]})
+    if isinstance(error, PageError):
+        return renderer.problem(request, error.status, str(error))
+    if isinstance(error, UnavailableError):
+        return renderer.problem(request, 503, str(error))
+    if isinstance(error, web.HTTPRequestEntityTooLarge):
+        return renderer.problem(request, 413, "The request is too large.")
+    if isinstance(error, web.HTTPNotFound):
+        return renderer.problem(request, 404, "There is no such page.")
+    if isinstance(error, web.HTTPException):
+        return renderer.problem(request, error.status, error.reason)
+    if isinstance(error, asyncio.TimeoutError):
+        return renderer.problem(request, 503, "The server did not reply in time.")
+    log.error("%s %s: %s", request.method, request.path, error, exc_info=error)
+    return renderer.problem(request, 500, f"Internal error: {type(error).__name__}. The log of the console has more.")
+
+
+def _to_login(request: web.Request) -> web.Response:
+    if is_fragment(request):  # htmx replaces the whole page
+        return web.Response(status=200, headers={"HX-Redirect": "/login"})
+    if "text/event-stream" in request.headers.get("Accept", ""):
+        return web.Response(text="event: ended\ndata: {}\n\n", content_type="text/event-stream")
+    if request.method in ("GET", "HEAD") and "text/html" in request.headers.get("Accept", ""):
+        return web.Response(status=303, headers={"Location": "/login"})
+    return web.Response(status=401, text="The session has ended.")

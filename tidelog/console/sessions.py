@@ -1,0 +1,127 @@
+"""Logged-in users.
+
+Rule 1: a session exists on the console only. The browser has a random cookie, which scripts can't read.
+Rule 2: a session ends after IDLE without a request, after LIFETIME in any case, at a logout, and when the server no
+        longer accepts the user. Its connection is closed and its password forgotten at the same time.
+Rule 3: the number of sessions is limited: PER_USER of one user, of which the least recently used one ends first, and
+        TOTAL of all users. The number of failed logins from one address is limited, too.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Final
+
+from tidelog.console.connection import UserConnection
+from tidelog.console.errors import LoginError, UnavailableError
+from tidelog.transport.access import Access
+
+IDLE: Final = 30 * 60.0  # s
+LIFETIME: Final = 12 * 3600.0  # s
+PER_USER: Final = 20
+TOTAL: Final = 500
+FAILURES: Final = 10  # failed logins from one address within WINDOW; further logins are refused
+WINDOW: Final = 60.0  # s
+ADDRESSES: Final = 10_000  # addresses whose failed logins are recorded
+
+
+@dataclass(eq=False)
+class ConsoleSession:
+    """A logged-in user."""
+
+    token: str = field(repr=False)  # the value of the cookie
+    csrf: str = field(repr=False)  # required with each request that changes something
+    user: str
+    address: str  # of the browser
+    connection: UserConnection
+    begun: float  # monotonic
+    used: float  # monotonic: the last request
+    streams: int = 0  # open streams of server-sent events
+    history_problem: str = ""  # why this user can't record the samples of the plots; empty: none is known
+    history_checked: float = 0.0  # monotonic: when ``history_problem`` was determined; 0: not yet
+    ended: bool = False
+
+
+class ConsoleSessions:
+    """All sessions of the console. ``clock`` returns seconds that only increase."""
+
+    def __init__(self, access: Access, clock: Callable[[], float] = monotonic) -> None:
+        self._access = access
+        self._clock = clock
+        self._sessions: dict[str, ConsoleSession] = {}
+        self._failures: dict[str, deque[float]] = {}  # by address: times of failed logins, the oldest first
+
+    def __iter__(self) -> Iterator[ConsoleSession]:
+        """Iterate over the sessions that have not ended, the most recently used one first."""
+        self._expire()
+        return iter(sorted(self._sessions.values(), key=lambda each: each.used, reverse=True))
+
+    async def log_in(self, user: str, password: str, address: str) -> ConsoleSession:
+        """Start a session. Raises LoginError if the user is refused, UnavailableError if the server is."""
+        self._expire()
+        self._check_failures(address)
+        if len(self._sessions) >= TOTAL:
+            raise UnavailableError(f"{TOTAL} users are logged in, which is the limit. Try again later.")
+        connection = UserConnection(self._access, user, password)
+        try:
+            await connection.log_in()
+        except LoginError:
+            self._failed(address)
+            raise
+        now = self._clock()
+        session = ConsoleSession(
+            secrets.token_urlsafe(32), secrets.token_urlsafe(32), user, address, connection, now, now
+        )  # fmt: skip
+        same = sorted((each for each in self._sessions.values() if each.user == user), key=lambda each: each.used)
+        for oldest in same[: max(0, len(same) + 1 - PER_USER)]:
+            self.end(oldest)
+        self._sessions[session.token] = session
+        return session
+
+    def find(self, token: str) -> ConsoleSession | None:
+        """Return the session of a cookie, and record its use. None if there is none, or if it has ended."""
+        session = self._sessions.get(token)
+        if session is None:
+            return None
+        if self._expired(session):
+            self.end(session)
+            return None
+        session.used = self._clock()
+        return session
+
+    def end(self, session: ConsoleSession) -> None:
+        """End a session. It can be called more than once."""
+        session.ended = True
+        self._sessions.pop(session.token, None)
+        session.connection.close()
+
+    def end_all(self) -> None:
+        for session in tuple(self._sessions.values()):
+            self.end(session)
+
+    def _expired(self, session: ConsoleSession) -> bool:
+        now = self._clock()
+        return now - session.used > IDLE or now - session.begun > LIFETIME
+
+    def _expire(self) -> None:
+        for session in tuple(self._sessions.values()):
+            if self._expired(session):
+                self.end(session)
+
+    def _check_failures(self, address: str) -> None:
+        times = self._failures.get(address)
+        while times and self._clock() - times[0] > WINDOW:
+            times.popleft()
+        if times is not None and not times:
+            del self._failures[address]
+        elif times is not None and len(times) >= FAILURES:
+            raise LoginError(f"{FAILURES} logins from this address have failed. Try again in a minute.")
+
+    def _failed(self, address: str) -> None:
+        if len(self._failures) >= ADDRESSES:
+            self._failures.pop(next(iter(self._failures)))
+        self._failures.setdefault(address, deque()).append(self._clock())

@@ -1,0 +1,107 @@
+// What all pages share: live parts by server-sent events, the theme, keys, and the CSRF token of htmx.
+"use strict";
+
+const $ = (id) => document.getElementById(id);
+const csrf = document.querySelector('meta[name="csrf-token"]')?.content;
+
+document.addEventListener("htmx:configRequest", (event) => { event.detail.headers["X-CSRF-Token"] = csrf; });
+document.addEventListener("htmx:beforeSwap", (event) => {
+  // Errors of the console are parts of pages, too. They are shown in the place of the result.
+  if (event.detail.xhr.getResponseHeader("Content-Type")?.startsWith("text/html")) event.detail.shouldSwap = true;
+});
+document.addEventListener("htmx:sendError", () => banner("The console does not answer."));
+document.addEventListener("htmx:afterRequest", (event) => { if (event.detail.successful) banner(""); });
+
+function banner(text) {
+  $("banner").textContent = text;
+  $("banner").hidden = !text;
+}
+
+// -- live parts ----------------------------------------------------------------------------------------------------
+// An element with data-live="URL" subscribes to the events of that URL: "parts" has the new HTML of elements, by the name
+// after "part-". Other events are dispatched on the element as "live:NAME". A hidden page has no connection, since
+// browsers limit the connections to a host to six.
+class LiveParts {
+  constructor(element) {
+    this.element = element;
+    this.source = null;
+    document.addEventListener("visibilitychange", () => (document.hidden ? this.stop() : this.start()));
+    window.addEventListener("pagehide", () => this.stop());
+    this.start();
+  }
+
+  start() {
+    if (this.source || document.hidden) return;
+    const source = (this.source = new EventSource(this.element.dataset.live));
+    source.onerror = () => {
+      this.show("lost", "reconnecting");
+      if (source.readyState === EventSource.CLOSED && this.source === source) {
+        this.source = null;
+        setTimeout(() => this.start(), 3000);
+      }
+    };
+    const on = (name, handle) => source.addEventListener(name, (event) => handle(JSON.parse(event.data)));
+    on("parts", (parts) => {
+      banner("");
+      this.show("live", "live");
+      for (const [name, html] of Object.entries(parts)) this.replace($(`part-${name}`), html);
+    });
+    on("problem", (text) => { banner(text); this.show("lost", "server does not answer"); });
+    on("ended", () => { this.stop(); location.assign("/login"); });
+    for (const name of (this.element.dataset.events || "sample").split(" ")) {
+      on(name, (detail) => this.element.dispatchEvent(new CustomEvent(`live:${name}`, { detail })));
+    }
+  }
+
+  stop() {
+    this.source?.close();
+    this.source = null;
+  }
+
+  replace(element, html) {
+    if (!element || element.contains(document.activeElement) && document.activeElement.matches("input, button")) return;
+    const scrolled = element.querySelector(".scroll")?.scrollLeft;
+    htmx.swap(element, html, { swapStyle: "innerHTML" });
+    if (scrolled) element.querySelector(".scroll").scrollLeft = scrolled;
+  }
+
+  show(state, text) {
+    if ($("live").dataset.state === state && $("live").textContent === text) return;
+    $("live").dataset.state = state;
+    $("live").textContent = text;
+  }
+}
+
+// -- theme ---------------------------------------------------------------------------------------------------------
+const THEMES = ["auto", "light", "dark"];
+
+function setTheme(name) {
+  const secure = location.protocol === "https:" ? "; Secure" : "";
+  document.cookie = `tidelog_console_theme=${name}; Path=/; Max-Age=31536000; SameSite=Strict${secure}`;
+  document.documentElement.dataset.theme = name;
+  $("theme-name").textContent = name;
+  $("theme").setAttribute("aria-label", `Color theme: ${name}`);
+  document.dispatchEvent(new CustomEvent("theme"));
+}
+
+// -- keys ----------------------------------------------------------------------------------------------------------
+let before = "";
+document.addEventListener("keydown", (event) => {
+  const typing = event.target.matches("input, textarea, select, [contenteditable]");
+  if (typing || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+  const last = before;
+  before = event.key;
+  if (event.key === "?") $("keys").showModal();
+  else if (event.key === "/" && document.querySelector("main input[type=search]")) {
+    event.preventDefault();
+    document.querySelector("main input[type=search]").focus();
+  } else if (last === "g") document.querySelector(`nav a[data-key="${CSS.escape(event.key)}"]`)?.click();
+});
+
+document.addEventListener("DOMContentLoaded", () => {
+  $("theme").addEventListener("click", () => {
+    setTheme(THEMES[(THEMES.indexOf(document.documentElement.dataset.theme) + 1) % THEMES.length]);
+  });
+  $("help").addEventListener("click", () => $("keys").showModal());
+  for (const element of document.querySelectorAll("[data-live]")) new LiveParts(element);
+});
