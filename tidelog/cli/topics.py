@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 
 import click
 import redis
 
 from tidelog.cli.connect import connected, url_option
+from tidelog.client import calls
+from tidelog.client.entries import StreamPolicy
 from tidelog.operating.tables import counted, print_pairs, table
 from tidelog.operating.terminal import echo
 from tidelog.topics import Retention, TopicError, admin
+from tidelog.topics.retention import policy_of
 from tidelog.topics.settings import TopicSettings
 
 
@@ -52,19 +56,21 @@ def show(name: str, url: str) -> None:
     """Show the settings of a topic and its partitions."""
     with connected(url) as client:
         facts = admin.settings_of(client, name)
+        states = list(admin.partitions(client, name, facts))
         _describe(facts)
+        _describe_policies(name, facts, states)
         delayed = admin.waiting(client, name)
         if delayed:
             print_pairs({"waiting": f"{counted(delayed, 'delayed record')} in {name}:delayed"})
         echo()
         table(
-            ["stream", "entries", "first", "last", "groups", "unfinished"],
+            ["stream", "entries", "first", "last", "groups", "unfinished", "slowest group"],
             [
                 [
                     state.key, f"{state.length:,}", str(state.first or "-"), str(state.last or "-"), f"{state.groups}",
-                    f"{state.unfinished:,}" if state.groups else "-",
+                    f"{state.unfinished:,}" if state.groups else "-", state.slowest.decode(errors="replace") or "-",
                 ]
-                for state in admin.partitions(client, name, facts)
+                for state in states
             ],
         )  # fmt: skip
 
@@ -108,7 +114,10 @@ def alter(
       tidelog topics alter orders --field price=float
       tidelog topics alter orders --field 'ref=int|str'
 
-    Programs that declare another retention are refused when they start. Running programs use the old one.
+    The server applies the retention at once, and evicts entries that exceed it. With overflow "protect", it retains the
+    entries that a group of their partition has not finished, and all entries of a partition without groups. Programs
+    that declare another retention are refused within seconds.
+
     Programs that declare another type are refused within seconds. Stop them first.
 
     A field can change to a type that can represent the stored values: int to float or decimal; with the codec plain,
@@ -142,19 +151,6 @@ def _pair(text: str) -> tuple[str, str]:
 
 @topics.command()
 @click.argument("name")
-@url_option
-def trim(name: str, url: str) -> None:
-    """Evict the entries of the topic NAME that exceed its retention.
-
-    With overflow "protect", only entries that all groups of a partition have finished are evicted, and none of a
-    partition without groups.
-    """
-    with connected(url) as client:
-        echo(f"{counted(admin.trim(client, name), 'entry')} evicted")
-
-
-@topics.command()
-@click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @url_option
 def delete(name: str, yes: bool, url: str) -> None:
@@ -181,6 +177,24 @@ def _describe(facts: TopicSettings) -> None:
             "retention": _retention_text(kept),
         }
     )
+
+
+def _describe_policies(name: str, facts: TopicSettings, states: Sequence[admin.PartitionState]) -> None:
+    """Show the policy with which the server evicts, and partitions that have another one."""
+    wanted = policy_of(facts.retention)
+    others = [state for state in states if state.policy != wanted]
+    if wanted is None and not others:
+        return
+    text = _policy_text(wanted)
+    if others:
+        remedy = f"tidelog topics alter {name} --overflow {facts.retention.overflow or 'protect'} sets it"
+        text += f"; but {_policy_text(others[0].policy)} in {others[0].key}"
+        text += f" and {counted(len(others) - 1, 'other partition')}: {remedy}" if len(others) > 1 else f": {remedy}"
+    print_pairs({"policy": text})
+
+
+def _policy_text(policy: StreamPolicy | None) -> str:
+    return "none" if policy is None else " ".join(map(str, calls.tcfg_retain("", policy).args[3:]))
 
 
 def _retention_text(kept: Retention) -> str:

@@ -139,9 +139,7 @@ def ready(by: Publisher, targets: Targets, messages: list[Staged], fence: str = 
 
 
 def evict(by: Publisher, sink: WriteOptions, targets: Targets, messages: list[Staged]) -> None:
-    """Evict from the written streams according to ``maxlen``, ``maxage``, or the topics."""
-    for target in targets:
-        target.evict(by.ask, target.own(rows_of(messages)))
+    """Evict from the written streams according to ``maxlen`` or ``maxage``. The server evicts from topics."""
     if targets:
         return
     if sink.maxlen is not None or sink.maxage_ms is not None:

@@ -26,7 +26,8 @@ from tidelog.spark.optionvalues import OptionError
 from tidelog.spark.partitioning import PLAIN, TopicEntries
 from tidelog.spark.values import kind_of
 from tidelog.topics.reconcile import compare, known
-from tidelog.topics.sending import TopicFullError, evictions
+from tidelog.topics.retention import enforce_changed
+from tidelog.topics.sending import TopicFullError
 from tidelog.topics.settings import FUNCTION, TopicError, TopicSettings
 from tidelog.transport.leader import LeaderConnection
 
@@ -77,12 +78,6 @@ class TargetTopic:
                 if length >= limit:
                     raise TopicFullError(self.name, number_of(key.decode()), length, limit)
 
-    def evict(self, ask: Ask, streams: Iterable[bytes]) -> None:
-        """Evict the entries of these partitions that exceed the retention, with ``overflow="drop"``."""
-        kept = self.facts.retention
-        if kept.drops:
-            checked(ask(*[call for key in sorted(streams) for call in evictions(kept, key.decode())]))
-
 
 def number_of(key: str) -> int:
     """Return the partition whose stream has this key."""
@@ -124,6 +119,7 @@ def _agree(topic: TopicOptions, kinds: Mapping[str, str]) -> Steps[TopicSettings
             f"there is no topic {topic.name!r}: it is made where the option partitions says how many it has, or by a "
             "program that uses tidelog.topics"
         )
+    yield from enforce_changed(topic.name, facts, None)
     return facts
 
 

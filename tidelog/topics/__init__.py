@@ -11,12 +11,13 @@
     producer          sends records exactly once
     delayed           stores records that are to be sent later
     delayeddelivery   moves delayed records to their partition when they are due
-    retention         what may be evicted
+    retention         the policies with which the server evicts from the partitions
+    groupprogress     how far the groups of a partition have finished its entries
     groupreader       reads streams with a consumer group: entries in flight, acknowledged, returned, touched
     deadletters       dead letters: their format, read, replayed, purged
     deadletterwriter  writes dead letters to a queue
     failureactions    the steps of ``on_error``
-    admin             list, grow, alter, trim, delete
+    admin             list, grow, alter, delete
 
 A topic ``orders`` with 16 partitions is the streams ``orders:0`` to ``orders:15``. The string ``topic:orders`` stores
 its settings in JSON.

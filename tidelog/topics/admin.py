@@ -1,4 +1,4 @@
-"""Administration of topics: list, show, grow, alter, trim, delete. Blocking; used by ``tidelog topics``."""
+"""Administration of topics: list, show, grow, alter, delete. Blocking; used by ``tidelog topics``."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any, Final
 
 from tidelog.client import calls, steps, strings
 from tidelog.client.client import Client
-from tidelog.client.entries import Entry, StreamId
+from tidelog.client.entries import Entry, StreamId, StreamPolicy
 from tidelog.client.steps import Steps, checked
 from tidelog.codecs import CodecError, UndecodableError, codec_for
 from tidelog.coordination import documents
-from tidelog.topics import delayed, retention
-from tidelog.topics.retention import finished
+from tidelog.topics import delayed
+from tidelog.topics.groupprogress import progress, unfinished
+from tidelog.topics.retention import enforce
 from tidelog.topics.settings import MOST, PREFIX, Retention, TopicError, TopicSettings, key_of, read_settings
 from tidelog.topics.typechanges import judged
 from tidelog.transport.call import Call
@@ -31,6 +32,8 @@ class PartitionState:
     last: StreamId | None  # the newest ID ever assigned; None: nothing was ever sent
     groups: int
     unfinished: int  # entries that the slowest group has not finished; 0 without groups
+    slowest: bytes  # that group; empty without groups
+    policy: StreamPolicy | None  # with which the server evicts
 
 
 def names(client: Client) -> Iterator[str]:
@@ -60,11 +63,14 @@ def alter(
 ) -> TopicSettings:  # fmt: skip
     """Replace the retention of a topic, and the types of some fields. Programs that declare others are then refused.
 
+    The server enforces the retention from then on.
+
     fields: types by field, as in the settings, or a union, ``int|str``. The stored values must be readable as the
     new type, unless the newest entry lacks the field: it was then removed from the record type and can change to any
     type.
 
-    Raises TopicError with the reason if a field can't be changed in this way; then nothing is changed.
+    Raises TopicError with the reason if a field can't be changed in this way; then nothing is changed. Also raises
+    TopicError if the server refuses the policy of a partition, for example for a key of another type.
     """
     lacking: set[str] = set()
     if fields:
@@ -76,7 +82,10 @@ def alter(
             made[field] = _changed(name, settings, field, wanted, field in lacking)
         return replace(settings, retention=retention or settings.retention, fields=made)
 
-    return _swap(client, name, change)
+    settings = _swap(client, name, change)
+    if retention is not None:
+        steps.run(client, enforce(name, settings))
+    return settings
 
 
 def newest_fields(client: Client, name: str, settings: TopicSettings) -> set[str] | None:
@@ -138,26 +147,19 @@ def grow(client: Client, name: str, count: int, force: bool = False) -> TopicSet
                     f"topic {name!r} is not idle: {state.unfinished:,} entries of {state.key} are not finished. Stop"
                     " the senders and let the processors finish first, or accept that keys lose their order (--force)"
                 )
-    return _swap(client, name, lambda known: replace(known, partitions=count), expected=settings)
-
-
-def trim(client: Client, name: str) -> int:
-    """Evict entries according to the retention. Returns their number.
-
-    With ``protect``, entries that a group has not finished are not evicted, nor entries of a partition without groups.
-    """
-    settings = settings_of(client, name)
-    kept = settings.retention
-    return sum(steps.run(client, retention.trim(f"{name}:{at}", kept)) for at in range(settings.partitions or 0))
+    grown = _swap(client, name, lambda known: replace(known, partitions=count), expected=settings)
+    if grown.retention.limited:
+        steps.run(client, enforce(name, grown))
+    return grown
 
 
 def waiting(client: Client, name: str) -> int:
     """Return the number of delayed records of a topic (``delay``, ``at``)."""
-    return steps.run(client, retention.unfinished(delayed.stream_of(name), delayed.GROUP))
+    return steps.run(client, unfinished(delayed.stream_of(name), delayed.GROUP))
 
 
 def delete(client: Client, name: str) -> int:
-    """Delete a topic with its entries, groups and delayed records. Returns how many partitions had entries."""
+    """Delete a topic with its entries, groups and delayed records. Returns how many partitions existed."""
     settings, text = _read(client, name)
     removed = 0
     for at in range(settings.partitions or 0):
@@ -193,13 +195,19 @@ def _swap(client: Client, name: str, change: Any, expected: TopicSettings | None
 
 # -- one partition -------------------------------------------------------------------------------------------
 def _state(key: str) -> Steps[PartitionState]:
-    span, length, groups = checked(
-        (yield [calls.tread(key, "0", 0, with_info=True), calls.tlen(key), calls.tgroup_list(key)])
-    )
+    *replies, policy = yield [
+        calls.tread(key, "0", 0, with_info=True), calls.tlen(key), calls.tgroup_list(key), calls.tcfg(key),
+    ]  # fmt: skip
+    span, length, groups = checked(replies)
     info = span.info
     last = info.last if info is not None and info.last != StreamId(0) else None
-    safe = yield from finished(key, groups)
+    ends = yield from progress(key, groups)
+    slowest = min(ends, key=ends.__getitem__, default=b"")
     unfinished = 0
-    if safe is not None:
-        (unfinished,) = checked((yield [calls.tcount(key, f"({safe}")]))
-    return PartitionState(key, length, info.first if info else None, last, len(groups), unfinished)
+    if ends:
+        (unfinished,) = checked((yield [calls.tcount(key, f"({ends[slowest]}")]))
+    if isinstance(policy, Exception):  # there is no such key yet
+        policy = None
+    return PartitionState(
+        key, length, info.first if info else None, last, len(groups), unfinished, slowest, policy
+    )  # fmt: skip

@@ -39,9 +39,9 @@ from tidelog.client.entries import Entry, StreamId
 from tidelog.client.steps import Steps, checked, transaction
 from tidelog.operating.errortexts import text_of, traceback_of
 from tidelog.topics import reconcile
+from tidelog.topics.groupprogress import after, finished, unfinished
 from tidelog.topics.groupreader import group_offset
 from tidelog.topics.partition import Key, canonical, partition_of
-from tidelog.topics.retention import after, finished, unfinished
 from tidelog.topics.settings import TopicError, TopicSettings, key_of, read_settings
 from tidelog.transport.call import Call
 from tidelog.transport.errors import ReplyError

@@ -34,8 +34,8 @@ from tidelog.client.steps import Steps, checked, transaction
 from tidelog.coordination import Claim
 from tidelog.topics.delayed import GROUP, DelayedRecord, again, read, stream_of
 from tidelog.topics.groupreader import group_offset
-from tidelog.topics.sending import BYTES, PartitionBatch, bulk, evictions
-from tidelog.topics.settings import Retention, TopicSettings, key_of, read_settings
+from tidelog.topics.sending import BYTES, PartitionBatch, bulk
+from tidelog.topics.settings import TopicSettings, key_of, read_settings
 from tidelog.transport.call import Call
 
 log = logging.getLogger(__name__)
@@ -122,7 +122,6 @@ class DelayedDelivery:
                 plan.move(f"{self.name}:{at}", waiting)
             else:
                 plan.put_off(waiting.id, FULL_MS)
-        plan.finish(settings.retention)
         return plan
 
     def _room(self, targets: Sequence[int], settings: TopicSettings) -> Steps[dict[int, int]]:
@@ -205,7 +204,6 @@ class _Plan:
         self._stream = stream
         self._batches: list[tuple[str, PartitionBatch, list[DelayedRecord]]] = []  # targets and their records, in order
         self._open: dict[str, tuple[PartitionBatch, list[DelayedRecord]]] = {}  # by target: the last one
-        self._evictions: list[Call[Any]] = []
         self._ids: list[StreamId] = []  # of the records that are moved
         self._put_off: dict[int, list[StreamId]] = {}  # by delay in ms
 
@@ -218,7 +216,7 @@ class _Plan:
         late = [calls.tnack(self._stream, GROUP, *ids, delay=ms) for ms, ids in self._put_off.items()]
         appends: list[Call[Any]] = [batch.append(target) for target, batch, _ in self._batches]
         done = [calls.tack(self._stream, GROUP, *self._ids)] if self._ids else []
-        return [*appends, *self._evictions, *done, *late]
+        return [*appends, *done, *late]
 
     def move(self, target: str, waiting: DelayedRecord) -> None:
         fields = waiting.flat[::2]
@@ -237,11 +235,6 @@ class _Plan:
 
     def put_off(self, id: StreamId, ms: int) -> None:  # noqa: A002 - its name everywhere else
         self._put_off.setdefault(ms, []).append(id)
-
-    def finish(self, kept: Retention) -> None:
-        """Evict after the appends, for a topic with overflow="drop"."""
-        if kept.drops:
-            self._evictions = [call for target in self._open for call in evictions(kept, target)]
 
 
 def _append(stream: str, flat: Sequence[bytes]) -> Call[Any]:

@@ -1,95 +1,81 @@
-"""Eviction by retention, for ``tidelog topics trim`` and the leader of an app. Operations without I/O.
+"""The retention of a topic as the policies of its partitions (TCFG RETAIN). The server evicts. Operations without I/O.
 
-Rule 1: with overflow="protect", entries that a group of the partition has not finished are not evicted, and neither is
-        any entry of a partition without groups or without a required group.
-Rule 2: a finished entry remains finished, so an eviction may be executed late, or twice.
+    partition_size, max_age     COUNT, AGE
+    overflow="protect"          GROUPS: entries that a group has not finished are retained, and all without a group
+    always                      EXACT, since a hard limit can be as low as the partition size
+
+Rule 1: the settings are written first, then the policies. The settings are read again after the policies were set. If
+        they were changed meanwhile, the policies are set again. The last settings therefore win.
+Rule 2: a topic that never had a limit sets nothing. Its partitions can have policies of ``stream-retention``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import logging
+from typing import Any, Final
 
 from tidelog.client import calls, strings
-from tidelog.client.entries import GroupInfo, PendingSummary, StreamId
-from tidelog.client.steps import Steps, checked, single
-from tidelog.topics.groupreader import group_offset
-from tidelog.topics.sending import evictions
-from tidelog.topics.settings import Retention
-from tidelog.transport.errors import NoGroupError
+from tidelog.client.entries import StreamPolicy
+from tidelog.client.steps import Steps
+from tidelog.topics.settings import Retention, TopicError, TopicSettings, key_of, read_settings
+from tidelog.transport.errors import is_temporary, message_of
+
+log = logging.getLogger(__name__)
+PAGE: Final = 500  # partitions per pipeline
+_NO_KEY: Final = "no such key"  # the error for a partition that has no policy because it does not exist
 
 
-def trim(stream: str, kept: Retention, needed: Collection[bytes] = ()) -> Steps[int]:
-    """Evict entries of one partition according to its retention. Returns their number.
+def policy_of(kept: Retention) -> StreamPolicy | None:
+    """Return the policy of each partition; None if all entries are retained."""
+    if not kept.limited:
+        return None
+    return StreamPolicy(kept.partition_size, kept.max_age_ms, groups=not kept.drops, exact=True)
 
-    ``needed``: groups that must exist, with "protect", before anything is evicted.
+
+def enforce(name: str, settings: TopicSettings) -> Steps[None]:
+    """Set the policies of all partitions. Raises TopicError if the server refuses some of them, except temporarily."""
+    while True:
+        policy = policy_of(settings.retention)
+        refused: list[Exception] = []
+        text: bytes | None = None
+        for start in range(0, settings.partitions or 0, PAGE):
+            part = range(start, min(start + PAGE, settings.partitions or 0))
+            *replies, read = yield [
+                *[calls.tcfg_retain(f"{name}:{at}", policy) for at in part], strings.get(key_of(name)),
+            ]  # fmt: skip
+            refused += [each for each in replies if _refusal(each, policy)]
+            if isinstance(read, Exception):
+                raise read
+            text = read
+        now = settings if text is None else read_settings(name, text)
+        if (now.retention, now.partitions) == (settings.retention, settings.partitions):
+            break
+        settings = now
+    if refused and is_temporary(refused[0]):
+        raise refused[0]
+    if refused:
+        raise TopicError(
+            f"topic {name!r}: the retention policy of {len(refused)} of {settings.partitions} partitions can't be set:"
+            f" {message_of(refused[0])}"
+        )
+
+
+def enforce_changed(name: str, settings: TopicSettings, before: TopicSettings | None) -> Steps[None]:
+    """Set the policies if they are not those of the settings ``before``; None: unknown. A refusal is only logged.
+
+    The server refuses them if the user of this program lacks a permission that sending does not need.
     """
-    if kept.drops:
-        return sum(checked((yield evictions(kept, stream))))
-    length, groups, now = checked((yield [calls.tlen(stream), calls.tgroup_list(stream), strings.server_time()]))
-    if not {group.name for group in groups}.issuperset(needed):
-        return 0
-    safe = yield from finished(stream, groups)
-    if safe is None:
-        return 0
-    border = StreamId(0)  # entries below it are evicted
-    if kept.partition_size is not None and length > kept.partition_size:
-        border = yield from _newest(stream, length, kept.partition_size)
-    if kept.max_age_ms is not None:
-        border = max(border, StreamId(max(0, now - kept.max_age_ms)))
-    border = min(border, after(safe))
-    (evicted,) = checked((yield [calls.ttrim(stream, before=border)])) if border > StreamId(0) else (0,)
-    return int(evicted)
-
-
-def finished(stream: str, groups: list[GroupInfo]) -> Steps[StreamId | None]:
-    """Return the ID up to which all these groups have finished all entries. None without groups."""
-    ends = yield from progress(stream, groups)
-    return min(ends.values(), default=None)
-
-
-def unfinished(stream: str, group: str) -> Steps[int]:
-    """Return how many entries a group has not finished: those that are pending or not delivered yet."""
-    (offset,) = checked((yield [group_offset(stream, group)]))
-    if offset is None:
-        return (yield from single(calls.tlen(stream)))
-    pending, new = checked((yield [calls.tpending(stream, group), calls.tcount(stream, f"({offset}")]))
-    return int(pending.count + new)
-
-
-def progress(stream: str, groups: list[GroupInfo]) -> Steps[dict[bytes, StreamId]]:
-    """Return the ID up to which each of the stream's groups has finished all entries."""
+    if before is not None and (before.retention, before.partitions, before.id) == (
+        settings.retention, settings.partitions, settings.id,
+    ):  # fmt: skip
+        return
+    if not settings.retention.limited and (before is None or not before.retention.limited):
+        return
     try:
-        pending: list[PendingSummary] = checked((yield [calls.tpending(stream, group.name) for group in groups]))
-    except NoGroupError:  # one was deleted in the meantime: start again
-        (left,) = checked((yield [calls.tgroup_list(stream)]))
-        ends: dict[bytes, StreamId] = yield from progress(stream, left)
-        return ends
-    return {
-        group.name: group.offset if summary.lowest is None else min(group.offset, before(summary.lowest))
-        for group, summary in zip(groups, pending, strict=True)
-    }
+        yield from enforce(name, settings)
+    except TopicError as error:
+        log.warning("%s; the server retains these partitions as before. Use tidelog topics alter %s", error, name)
 
 
-def before(id: StreamId) -> StreamId:  # noqa: A002 - its name everywhere else
-    """Return the ID before this one."""
-    return StreamId(id.ms, id.seq - 1) if id.seq else StreamId(max(0, id.ms - 1), 2**64 - 1)
-
-
-def after(id: StreamId) -> StreamId:  # noqa: A002
-    """Return the ID after this one."""
-    return StreamId(id.ms, id.seq + 1) if id.seq < 2**64 - 1 else StreamId(id.ms + 1, 0)
-
-
-def _newest(stream: str, length: int, number: int) -> Steps[StreamId]:
-    """Return the ID of the oldest of the newest ``number`` entries; 0.0 if there are fewer.
-
-    ``length`` is the last known length. If another program evicts entries in the meantime, the entry that is found is
-    too new. Fewer entries follow it then, and the search is repeated.
-    """
-    while length > number:
-        (found,) = checked((yield [calls.tseek(stream, "0", length - number + 1)]))
-        left, length = checked((yield [calls.tcount(stream, found or "+"), calls.tlen(stream)]))
-        if found is not None and left >= number:
-            done: StreamId = found
-            return done
-    return StreamId(0)
+def _refusal(reply: Any, policy: StreamPolicy | None) -> bool:
+    return isinstance(reply, Exception) and not (policy is None and _NO_KEY in message_of(reply))

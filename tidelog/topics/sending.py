@@ -45,7 +45,7 @@ class TopicFullError(TopicError):
     def __init__(self, name: str, partition: int, length: int, limit: int) -> None:
         super().__init__(
             f"topic {name!r}: partition {partition} holds {length:,} entries, and its hard_limit is {limit:,}."
-            " Processors have not finished them, or nothing evicts what they have finished (tidelog topics trim)"
+            f" Processors have not finished them, or the topic retains them: tidelog topics show {name}"
         )
         self.name, self.partition, self.length, self.limit = name, partition, length, limit
 
@@ -183,15 +183,8 @@ class Sender:
         at = self.keyed.partition(record, len(self.streams))
         fields, values = self.encode(record)
         pairs = list(zip(fields, values, strict=True))
-        key, kept = self.streams[at], self.retention
         yield from self.room([at])
-        if not kept.drops:
-            made = [calls.tappend(key, pairs), *self._lengths([at])]
-        elif kept.partition_size is not None:
-            made = [calls.tappev(key, pairs, count=kept.partition_size), *self._evicted([at], size=False)]
-        else:
-            made = [calls.tappev(key, pairs, ms=kept.max_age_ms)]
-        first, *after = yield made
+        first, *after = yield [calls.tappend(self.streams[at], pairs), *self._lengths([at])]
         sent: StreamId
         (sent,) = checked([first])
         self._followed([at], after)
@@ -202,15 +195,14 @@ class Sender:
         touched = sorted({at for at, _ in batches})
         yield from self.room(touched)
         appends: list[Call[Any]] = [batch.append(self.streams[at]) for at, batch in batches]
-        after = self._evicted(touched) if self.retention.drops else self._lengths(touched)
-        replies = yield [*appends, *after]
+        replies = yield [*appends, *self._lengths(touched)]
         checked(replies[: len(appends)])
         self._followed(touched, replies[len(appends) :])
         return rows
 
     def settled(self, partitions: Sequence[int]) -> Steps[None]:
-        """Evict, or check the hard limit, after an append by another object."""
-        after = self._evicted(partitions) if self.retention.drops else self._lengths(partitions)
+        """Check the hard limit after an append by another object."""
+        after = self._lengths(partitions)
         if after:
             self._followed(partitions, (yield after))
 
@@ -222,11 +214,7 @@ class Sender:
             window.add(some)
         return window
 
-    # -- retention -------------------------------------------------------------------------------------------
-    def _evicted(self, partitions: Sequence[int], size: bool = True) -> list[Call[Any]]:
-        """Return the calls that evict with overflow='drop'. ``size``: also by size, not only by age."""
-        return [call for at in partitions for call in evictions(self.retention, self.streams[at], size)]
-
+    # -- the hard limit --------------------------------------------------------------------------------------
     def _lengths(self, partitions: Sequence[int]) -> list[Call[Any]]:
         return [calls.tlen(self.streams[at]) for at in partitions] if self.retention.hard_limit is not None else []
 
@@ -235,7 +223,7 @@ class Sender:
         failed = next((reply for reply in replies if isinstance(reply, Exception)), None)
         limit = self.retention.hard_limit
         if failed is not None:
-            log.warning("topic %s: records were appended, but nothing could be evicted: %s", self.name, failed)
+            log.warning("topic %s: records were appended, but the lengths can't be read: %s", self.name, failed)
         elif limit is not None:
             self.full.update(at for at, length in zip(partitions, replies, strict=True) if length >= limit)
 
@@ -247,16 +235,6 @@ class Sender:
             if limit is not None and length >= limit:
                 raise TopicFullError(self.name, at, length, limit)
             self.full.discard(at)
-
-
-def evictions(kept: Retention, stream: str, size: bool = True) -> list[Call[int]]:
-    """Return the calls that evict with overflow='drop'; their results are numbers. ``size``: also by size."""
-    made = []
-    if size and kept.partition_size is not None:
-        made.append(calls.ttrim(stream, count=kept.partition_size))
-    if kept.max_age_ms is not None:
-        made.append(calls.ttrim(stream, ms=kept.max_age_ms))
-    return made
 
 
 def traced(codec: Codec[Any]) -> bool:

@@ -94,7 +94,13 @@ class Retention:
             raise TopicError(f"hard_limit ({self.hard_limit}) is below partition_size ({self.partition_size})")
 
     @property
+    def limited(self) -> bool:
+        """Whether anything is evicted."""
+        return self.partition_size is not None or self.max_age_ms is not None
+
+    @property
     def drops(self) -> bool:
+        """Whether entries are evicted that groups have not finished."""
         return self.overflow == "drop"
 
 

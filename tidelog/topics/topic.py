@@ -22,7 +22,7 @@ from tidelog.client.entries import Entry, StreamId
 from tidelog.client.steps import Steps
 from tidelog.codecs import Codec, codec_for
 from tidelog.codecs.pickling import make_portable
-from tidelog.topics import delayed
+from tidelog.topics import delayed, retention
 from tidelog.topics.partition import Key
 from tidelog.topics.pipeline import CallPipeline
 from tidelog.topics.producer import Producer
@@ -70,7 +70,7 @@ class Topic(Generic[R]):
     partition_size: Number of entries that a partition retains. None: all.
     max_age: How long entries are retained: seconds, or a timedelta. None: no limit.
     overflow: ``protect`` evicts only entries that all groups of a partition have finished. ``drop`` evicts the excess
-        entries on each send, whether they were read or not. None: ``protect``.
+        entries whether they were read or not. None: ``protect``.
     hard_limit: With ``protect``: sending to a partition with that many entries raises ``TopicFullError``.
     url: The [server](#the-server).
     access: An ``Access`` with TLS files and other settings; replaces ``url``. ``use`` sets clients.
@@ -348,6 +348,7 @@ class Topic(Generic[R]):
         """Return the operation of ``ready``."""
         settings = yield from agree(self.name, self.declared)
         if settings != self._settings:
+            yield from retention.enforce_changed(self.name, settings, self._settings)
             self._settings, self._sender = settings, None
         self._check_at = time.monotonic() + CHECKED
         return settings

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.waiting import eventually
 from tidelog import Client
 from tidelog.cli.program import main
 from tidelog.testing import Server
@@ -210,7 +211,8 @@ def test_topics(run: Run, client: Client) -> None:
         ["retention", "everything"],
     ]  # fmt: skip
     assert [line.split()[0] for line in shown[6:]] == ["orders:0", "orders:1", "orders:2", "orders:3"]
-    assert shown[6].split()[-2:] == ["1", str(client.tlen("orders:0"))]
+    assert shown[6].split()[-3:] == ["1", str(client.tlen("orders:0")), "slow"]
+    assert shown[7].split()[-3:] == ["0", "-", "-"]
     assert "is not idle" in run("topics", "grow", "orders", 8, ok=False).output
     assert "orders has 8 partitions" in run("topics", "grow", "orders", 8, "--force").output
     sys.modules.pop("shop")  # as another process
@@ -221,11 +223,17 @@ def test_topics(run: Run, client: Client) -> None:
     assert "overflow='drop' needs partition_size" in refused
     altered = run("topics", "alter", "orders", "--partition-size", 2, "--overflow", "drop").output
     assert "2 entries per partition; others are dropped" in altered
-    assert run("topics", "trim", "orders").output == "92 entries evicted\n"
+    eventually(lambda: sum(lengths(client, "orders", 8)) == 8)
+    assert "policy      COUNT 2 EXACT\n" in run("topics", "show", "orders").output
+    client.redis.delete("orders:3", "orders:5")
+    text = "COUNT 2 EXACT; but none in orders:3 and 1 other partition: tidelog topics alter orders --overflow drop sets"
+    assert text in run("topics", "show", "orders").output
+    run("topics", "alter", "orders", "--overflow", "drop")
+    assert "policy      COUNT 2 EXACT\n" in run("topics", "show", "orders").output
     altered = run("topics", "alter", "orders", "--partition-size", 0, "--overflow", "protect").output
     assert "retention   everything" in altered
     asked = run("topics", "delete", "orders", ok=False, text="n\n").output
-    assert "Delete orders: 8 partitions with 8 entries?" in asked
+    assert "Delete orders: 8 partitions with 6 entries?" in asked
     assert run("topics", "delete", "orders", "--yes").output == "orders is deleted\n"
     assert client.redis.keys() == []
     assert "there is no topic 'orders'" in run("topics", "show", "orders", ok=False).output

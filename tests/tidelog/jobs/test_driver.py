@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from tests.tidelog.jobs.driverkit import append, close_drivers, copy, driver, epochs, in_threads, made, numbers, out
+from tests.waiting import eventually
 from tidelog import Client
 from tidelog.jobs import Job, JobError, keys
 from tidelog.jobs.errors import SupersededError
@@ -182,7 +183,7 @@ def test_outputs_that_drop_are_evicted_from(client: Client, tidelog_server: Serv
     kept = numbers("out", tidelog_server, partition_size=2, overflow="drop")
     append(client, 1, 2, 3)
     driver(tidelog_server, copy(tidelog_server, outputs=(kept,))).step()
-    assert out(client)[0] == [2, 3]
+    eventually(lambda: out(client)[0] == [2, 3])
 
 
 def test_an_output_stream_that_is_none(client: Client, tidelog_server: Server, job: Job) -> None:

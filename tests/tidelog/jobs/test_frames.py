@@ -23,15 +23,13 @@ pytest.importorskip("pyspark", reason="no pyspark here (pip install 'tidelog[spa
 from tests.tidelog.jobs import framekit as kit
 from tests.tidelog.spark.conftest import spark  # noqa: F401 - fixtures
 from tests.tidelog.spark.sparkkit import ROOT
-from tidelog import Client
-from tidelog.client import steps
+from tidelog import Client, StreamPolicy
 from tidelog.jobs import JobError, job, keys
 from tidelog.jobs.engine.factory import FrameQuery
 from tidelog.jobs.errors import FunctionError, InputsLostError, SupersededError, TryAgainError
 from tidelog.jobs.frames.query import STOPPING, FrameRunner
 from tidelog.jobs.task.plan import TaskSettings
 from tidelog.testing import Server
-from tidelog.topics import Retention, retention
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -102,9 +100,9 @@ def test_an_idle_job_asks_next_to_nothing_and_holds_back_what_it_has_not_read(
         a_second = (client.redis.info("stats")["total_commands_processed"] - before) / (time.monotonic() - began)
         assert a_second < 5
     kit.send(client, kit.clicks, map(kit.click, range(100, 200)))
-    for stream, last in lasts.items():  # the retention evicts what was read, and nothing behind it
-        steps.run(client, retention.trim(stream, Retention(partition_size=1)))
-        assert client.tinfo(stream).evicted_to == last
+    for stream in lasts:  # the retention evicts what was read, and nothing behind it
+        client.tcfg_retain(stream, StreamPolicy(count=1, groups=True, exact=True))
+    kit.until(lambda: {stream: client.tinfo(stream).evicted_to for stream in lasts} == lasts)
     with kit.running(spark, kit.split, place) as runner:
         kit.until(lambda: runner.poll().rows_out == {"odd": 50, "even": 50}, runner)
     assert kit.users(client, kit.odd) + kit.users(client, kit.even) == Counter(range(200))

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.waiting import eventually
 from tidelog import Client
 from tidelog.spark.partitioning import by_zlib, partitions_of
 from tidelog.testing import Server
@@ -279,7 +280,7 @@ def test_retention(spark: SparkSession, client: Client, to: To, tidelog_server: 
     full.sync.ready()
     frame = spark.createDataFrame([(n, "tea", None) for n in range(40)], NAMES).coalesce(1)
     to(frame, topic="kept").save()
-    assert [client.tlen(f"kept:{at}") for at in range(2)] == [10, 10]
+    eventually(lambda: [client.tlen(f"kept:{at}") for at in range(2)] == [10, 10])
     to(frame, topic="full", txnAppId="app", txnVersion=1).save()
     to(frame, topic="full", txnAppId="app", txnVersion=1).save()  # was published: nothing is refused
     with pytest.raises(Exception, match="topic 'full': partition 0 holds 40 entries, and its hard_limit is 30"):

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.waiting import eventually
 from tidelog import Client, StreamId
 from tidelog.client import steps
 from tidelog.coordination import Claim, Lease
@@ -286,7 +287,7 @@ class TestMoving:
         for number in range(5):
             topic.sync.send(Order(number), delay=0)
         moving.until_moved(5)
-        assert arrived(client, topic, 1) == [[2, 3, 4]]
+        eventually(lambda: arrived(client, topic, 1) == [[2, 3, 4]])
 
     def test_what_is_no_record_stays(
         self, tidelog_server: Server, client: Client, moving: Moving, caplog: pytest.LogCaptureFixture

@@ -6,7 +6,6 @@ import json
 import pickle
 import threading
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
 from typing import Any
 from unittest.mock import ANY
 
@@ -19,14 +18,12 @@ from tidelog import Client, StaleEpochError
 from tidelog.client import calls, steps
 from tidelog.testing import Server
 from tidelog.topics import (
-    Retention,
     Topic,
     TopicError,
     TopicFullError,
     TopicMismatchError,
     admin,
     partition_of,
-    retention,
 )
 
 
@@ -158,22 +155,7 @@ def test_without_a_server() -> None:
     assert Topic("orders", Order, partitions=3).place(2).key == "orders:2"
 
 
-class TestRetention:
-    def test_drop_evicts_with_each_send(self, tidelog_server: Server, client: Client) -> None:
-        topic = orders(tidelog_server, partitions=1, partition_size=10, overflow="drop")
-        for number in range(15):
-            topic.sync.send(Order(number, "x"))
-        assert client.tlen("orders:0") == 10
-        topic.sync.send_many(Order(number, "x") for number in range(1000))
-        assert [order.id for order in sent(client, topic, 1)[0]] == list(range(990, 1000))
-
-    def test_drop_by_age(self, tidelog_server: Server, client: Client) -> None:
-        topic = orders(tidelog_server, partitions=1, max_age=timedelta(milliseconds=1), overflow="drop")
-        topic.sync.send(Order(1, "x"))
-        while client.tlen("orders:0"):
-            topic.sync.send_many([Order(2, "x")])  # an entry of the same millisecond stays
-        assert topic.sync.ready().retention == Retention(None, 1, "drop", None)
-
+class TestHardLimit:
     def test_a_full_partition_refuses_and_opens_again(self, tidelog_server: Server, client: Client) -> None:
         topic = orders(tidelog_server, partitions=1, hard_limit=5)
         for number in range(5):
@@ -190,45 +172,6 @@ class TestRetention:
         client.ttrim("orders:0", count=1)
         topic.sync.send(Order(5, "x"))
         assert client.tlen("orders:0") == 2
-
-    def test_protect_keeps_what_a_group_has_not_finished(self, tidelog_server: Server, client: Client) -> None:
-        topic = orders(tidelog_server, partitions=1, partition_size=10)
-        topic.sync.send_many(Order(number, "x") for number in range(100))
-        assert admin.trim(client, "orders") == 0  # nobody has read anything
-        slow = client.tread("orders:0", "0", 30, group="slow", retry=60_000).entries
-        client.tread("orders:0", "0", 80, group="fast")
-        assert admin.trim(client, "orders") == 0  # the slow group has 30 pending
-        client.tack("orders:0", "slow", *slow[:20])
-        (state,) = admin.partitions(client, "orders", topic.sync.ready())
-        assert (state.length, state.groups, state.unfinished) == (100, 2, 80)
-        assert admin.trim(client, "orders") == 20
-        client.tack("orders:0", "slow", *slow[20:])
-        client.tread("orders:0", "0", 100, group="slow")
-        assert admin.trim(client, "orders") == 60  # up to what the fast group has read
-        client.tread("orders:0", "0", 100, group="fast")
-        assert admin.trim(client, "orders") == 10  # of 20, ten stay: the partition's size
-        assert [order.id for order in sent(client, topic, 1)[0]] == list(range(90, 100))
-
-
-    def test_others_may_evict_while_it_is_trimmed(self, tidelog_server: Server, client: Client) -> None:
-        """What is kept must not become fewer than partition_size, whenever somebody else evicts."""
-        topic = orders(tidelog_server, partitions=1, partition_size=50)
-        for step in range(1, 6):
-            topic.sync.send_many(Order(n, "x") for n in range(100 - client.tlen("orders:0")))
-            client.tread("orders:0", "0", 1000, group="g")
-            client.tgroup_setid("orders:0", "g", client.trevrange("orders:0", count=1)[0])
-            left = step
-
-            def send(made: Sequence[calls.Call[Any]]) -> list[Any]:
-                nonlocal left
-                left -= 1
-                if not left:
-                    client.ttrim("orders:0", count=70)
-                return client.together(*made, raise_on_error=False)
-
-            steps.drive(send, retention.trim("orders:0", topic.sync.ready().retention))
-            assert client.tlen("orders:0") == 50
-        topic.sync.close()
 
 
 class TestProducer:
@@ -364,7 +307,7 @@ class TestAdmin:
         assert [partition_of(5, n) for n in (4, 8, 16)] == [2, 6, 14]
 
     def test_a_topic_that_does_not_exist(self, client: Client) -> None:
-        for use in (admin.settings_of, admin.trim, admin.delete):
+        for use in (admin.settings_of, admin.delete):
             with pytest.raises(TopicError, match="there is no topic 'nope'"):
                 use(client, "nope")
 

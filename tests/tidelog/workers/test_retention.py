@@ -1,4 +1,4 @@
-"""The leader's maintenance: what retention gives up is evicted, and nothing that a processor needs."""
+"""The retention of an app's topics: the server evicts nothing that a processor of the app still needs."""
 
 from __future__ import annotations
 
@@ -9,184 +9,86 @@ import pytest
 
 from tests.tidelog.workers.workerkit import Order, pending, working
 from tests.waiting import until
-from tidelog import AsyncClient, Client
-from tidelog.client import steps, strings
+from tidelog import Client
 from tidelog.testing import Server
 from tidelog.topics import Topic
 from tidelog.topics.admin import alter, grow
 from tidelog.topics.settings import Retention
-from tidelog.workers import App
-from tidelog.workers.coordination.retention import RetentionTask
+from tidelog.workers import App, Worker
 
 
 def shop(server: Server, **options: Any) -> tuple[App, Topic[Order]]:
-    """An app with a processor ``bill`` of the topic ``orders``."""
+    """An app with three processors of the topic ``orders``; ``count`` starts at its end."""
     app = App("shop", server.url)
-    topic = app.topic("orders", Order, partition_by="id", partitions=2, **options)
+    topic = app.topic("orders", Order, partition_by="id", **({"partitions": 2} | options))
 
     @app.each(topic)
     async def bill(order: Order) -> None: ...
 
+    @app.each(topic)
+    async def mail(order: Order) -> None: ...
+
+    @app.each(topic, start="latest")
+    async def count(order: Order) -> None: ...
+
     return app, topic
 
 
-def filled(client: Client, topic: Topic[Order], number: int = 100) -> None:
-    topic.sync.send_many([Order(n) for n in range(number)])
-    topic.sync.close()
+def lengths(client: Client, partitions: int = 2) -> int:
+    return sum(client.tlen(f"orders:{at}") for at in range(partitions))
 
 
-def lengths(client: Client) -> int:
-    return sum(client.tlen(f"orders:{at}") for at in range(2))
+def test_entries_remain_until_all_processors_have_finished_them(tidelog_server: Server, client: Client) -> None:
+    """Also those of a processor that no worker runs yet."""
 
-
-def evict(client: Client, app: App) -> tuple[int, bool]:
-    """One look at the topic: how many entries went, whether its length has changed."""
-    made = RetentionTask("shop", app.topics, app.processors.values(), AsyncClient())
-    changed = steps.run(client, made.evict("orders"))
-    return made.evicted, changed
-
-
-def read(client: Client, group: str, number: int, acknowledge: bool = True) -> None:
-    """Read so many entries of each partition for a group."""
-    for at in range(2):
-        batch = client.tread(f"orders:{at}", "0", number, group=group, retry=60_000)
-        if acknowledge:
-            client.tack(f"orders:{at}", group, *[entry.id for entry in batch.entries])
-
-
-def test_what_all_groups_have_finished_goes(tidelog_server: Server, client: Client) -> None:
-    app, topic = shop(tidelog_server, partition_size=10)
-    filled(client, topic)
-    read(client, "shop.bill", 100)
-    read(client, "spark", 20)
-    assert evict(client, app) == (40, True)
-    read(client, "spark", 100)
-    assert evict(client, app) == (40, True)
-    assert lengths(client) == 20
-    assert evict(client, app) == (0, True)  # of another Maintenance; it has not seen it before
-
-
-def test_pending_messages_stay(tidelog_server: Server, client: Client) -> None:
-    app, topic = shop(tidelog_server, partition_size=10)
-    filled(client, topic)
-    read(client, "shop.bill", 100, acknowledge=False)
-    assert evict(client, app) == (0, True)
-    assert lengths(client) == 100
-
-
-def test_nothing_goes_before_each_processor_has_its_group(tidelog_server: Server, client: Client) -> None:
-    app, topic = shop(tidelog_server, partition_size=10)
-    filled(client, topic)
-    read(client, "spark", 100)
-    assert evict(client, app) == (0, True)
-    assert lengths(client) == 100
-
-
-def test_by_age(tidelog_server: Server, client: Client) -> None:
-    app, topic = shop(tidelog_server, max_age=0.05)
-    filled(client, topic)
-    read(client, "shop.bill", 100)
-    steps.run(client, _aged())
-    assert evict(client, app)[0] == 100
-
-
-def _aged() -> steps.Steps[None]:
-    """Wait until the server's clock is so much further."""
-    (began,) = yield [strings.server_time()]
-    now = began
-    while now < began + 60:
-        (now,) = yield [strings.server_time()]
-
-
-def test_what_drops_is_trimmed_too(tidelog_server: Server, client: Client) -> None:
-    app, topic = shop(tidelog_server, max_age=0.05, overflow="drop")
-    filled(client, topic)
-    steps.run(client, _aged())
-    evict(client, app)
-    assert lengths(client) == 0
-
-
-def test_a_group_that_nobody_has_any_more_is_named(
-    tidelog_server: Server, client: Client, caplog: pytest.LogCaptureFixture
-) -> None:
-    app, topic = shop(tidelog_server, partition_size=10)
-    filled(client, topic)
-    read(client, "shop.bill", 100)
-    read(client, "shop.old", 1)
-    made = RetentionTask("shop", app.topics, app.processors.values(), AsyncClient())
-    steps.run(client, made.evict("orders"))
-    assert made.evicted == 2
-    for _ in range(2):
-        steps.run(client, made.evict("orders"))
-    assert caplog.text.count("the group shop.old, which no processor of the app uses") == 1
-    assert "TGROUP DESTROY orders:N shop.old" in caplog.text
-
-
-def test_a_processor_that_has_not_begun_is_named(
-    tidelog_server: Server, client: Client, caplog: pytest.LogCaptureFixture
-) -> None:
-    app, topic = shop(tidelog_server, partition_size=10)
-    filled(client, topic)
-    read(client, "spark", 100)
-    made = RetentionTask("shop", app.topics, app.processors.values(), AsyncClient())
-    for _ in range(2):
-        steps.run(client, made.evict("orders"))
-    assert made.evicted == 0
-    assert caplog.text.count("shop.bill has not. Does a worker run it?") == 1
-
-
-def test_a_topic_that_has_grown_is_named(
-    tidelog_server: Server, client: Client, caplog: pytest.LogCaptureFixture
-) -> None:
-    app, topic = shop(tidelog_server)
-    filled(client, topic)
-    made = RetentionTask("shop", app.topics, app.processors.values(), AsyncClient())
-    steps.run(client, made.evict("orders"))
-    grow(client, "orders", 4)
-    for _ in range(2):
-        steps.run(client, made.evict("orders"))
-    assert caplog.text.count("topic orders: it had 2 partitions and now has 4") == 1
-
-
-@pytest.mark.parametrize("key", ["topic:a", "a:0"])
-def test_a_topic_that_can_not_be_read_does_not_hold_up_the_others(
-    tidelog_server: Server, client: Client, key: str
-) -> None:
     async def main() -> None:
         app, topic = shop(tidelog_server, partition_size=10)
-        app.topic("a", Order, partition_by="id", partitions=2, partition_size=10)
-        filled(client, app.topics["a"])
-        app.topics["a"].sync.close()
-        async with working(app):
-            client.redis.set(key, "text")
-            await topic.send_many([Order(n) for n in range(100)])
+        await topic.send_many([Order(n) for n in range(100)])
+        first = Worker(app, ["bill"])
+        task = asyncio.create_task(first.run(signals=False))
+        await until(lambda: first.ready.is_set() and first.stats["bill"].acknowledged == 100)
+        for at in range(2):
+            assert client.tcfg_retain(f"orders:{at}", client.tcfg(f"orders:{at}"), dry=True) == 0
+            assert {group.name for group in client.tgroup_list(f"orders:{at}")} == {b"shop.bill", b"shop.mail"}
+        async with working(app) as second:
+            await until(lambda: second.stats["mail"].acknowledged == 100)
             await until(lambda: lengths(client) == 20)
+        first.stop()
+        await task
 
     asyncio.run(main())
 
 
-def test_topics_without_limits_cost_one_call(tidelog_server: Server, client: Client) -> None:
-    app, topic = shop(tidelog_server)
-    filled(client, topic)
-    made = RetentionTask("shop", app.topics, app.processors.values(), AsyncClient())
-    operation = made.evict("orders")
-    (call,) = next(operation)
-    assert call.args[0] == "GET"
-    with pytest.raises(StopIteration):
-        operation.send([client.redis.get("topic:orders")])
-
-
-def test_a_running_worker_does_it(tidelog_server: Server, client: Client) -> None:
-    """Also with a retention that is changed while it runs."""
-
+def test_a_retention_that_is_changed_while_a_worker_runs(tidelog_server: Server, client: Client) -> None:
     async def main() -> None:
         app, topic = shop(tidelog_server)
         async with working(app) as worker:
             await topic.send_many([Order(n) for n in range(1000)])
-            await until(lambda: worker.stats["bill"].acknowledged == 1000)
+            await until(lambda: all(stats.acknowledged == 1000 for stats in worker.stats.values()))
             assert lengths(client) == 1000
             await asyncio.to_thread(alter, client, "orders", Retention(partition_size=10))
             await until(lambda: lengths(client) == 20)
             assert pending(client, app, "bill") == 0
+
+    asyncio.run(main())
+
+
+def test_a_topic_that_grows(tidelog_server: Server, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The groups of all processors exist in the new partitions before any of them reads."""
+    monkeypatch.setattr("tidelog.workers.execution.worker.GROWTH", 0.05)
+
+    async def main() -> None:
+        _, first = shop(tidelog_server, partition_size=10)
+        await first.ready()
+        await first.close()
+        app, _ = shop(tidelog_server, partitions=None)
+        worker = Worker(app, ["bill"])
+        task = asyncio.create_task(worker.run(signals=False))
+        await worker.ready.wait()
+        await asyncio.to_thread(grow, client, "orders", 4)
+        await until(lambda: client.tgroup_list("orders:3"))
+        await until(lambda: {group.name for group in client.tgroup_list("orders:3")} >= {b"shop.bill", b"shop.mail"})
+        worker.stop()
+        await task
 
     asyncio.run(main())

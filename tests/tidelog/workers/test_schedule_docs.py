@@ -12,7 +12,7 @@ import msgspec
 
 from tidelog.testing import Server
 from tidelog.topics import delayeddelivery as moving
-from tidelog.workers.coordination import retention, timers
+from tidelog.workers.coordination import timers
 
 ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / "docs" / "workers-schedule.md").read_text()
@@ -38,7 +38,6 @@ def test_the_last_run() -> None:
 def test_the_times() -> None:
     assert (timers.LATE, timers.LEASES) == (60, 3)
     assert moving.FULL_MS == moving.RETRY_MS == 1000
-    assert (retention.LEAST, retention.LEAST * retention.CHANGING, retention.MOST) == (1, 5, 300)
 
 
 def test_links_lead_somewhere() -> None:

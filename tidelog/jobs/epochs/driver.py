@@ -39,7 +39,7 @@ from tidelog.client.steps import checked
 from tidelog.jobs import errors, keys
 from tidelog.jobs.declare import Job
 from tidelog.jobs.epochs.outcome import IDLE, EpochOutcome, PhaseTimer, done
-from tidelog.jobs.epochs.precheck import Precheck, evict, full, precheck
+from tidelog.jobs.epochs.precheck import Precheck, full, precheck
 from tidelog.jobs.errors import InputsLostError, JobError, SupersededError, TryAgainError
 from tidelog.jobs.replaylog.marker import Marker
 from tidelog.jobs.replaylog.origin import ZERO, Origin, agreed_origin
@@ -195,7 +195,7 @@ class Driver:
         if self._schedule is not None:
             read = any(span.rows for marker in markers for span in marker.inputs.values())
             self._schedule.published(save, changed=read or self.job.is_source, epoch=self.progress.epoch)
-        self._after_epoch(any(marker.rows for marker in markers))
+        self._after_epoch()
         timer.lap("after")
         made = done(before, self.progress, results, seen, timer)
         return made if self.job.is_source else replace(made, again=self._snapshot_wait())
@@ -332,17 +332,15 @@ class Driver:
                 wait = left if wait is None else min(wait, left)
         return replace(IDLE, epoch=self.progress.epoch, again=wait)
 
-    def _after_epoch(self, put_out: bool) -> None:
+    def _after_epoch(self) -> None:
         """Perform the steps that may fail, and are then repeated after the next epoch."""
         try:
-            if put_out:
-                evict(self.publisher.ask, self._shape)
             if not self.job.stateful and self.progress.epoch >= self._trimmed + max(1, MARKERS // 4):
                 logs = [keys.log(self.job.name, at) for at in range(self._shape.partitions)]
                 checked(self.publisher.ask(*[calls.ttrim(key, count=MARKERS) for key in logs]))
                 self._trimmed = self.progress.epoch
         except (OSError, ReplyError) as error:
-            log.warning("job %s: evicting from outputs or its log failed: %s", self.job.name, error)
+            log.warning("job %s: evicting from its log failed: %s", self.job.name, error)
         if not self.job.stateful and time.monotonic() >= self._moved_at + MOVE_S:
             self._settle()
 

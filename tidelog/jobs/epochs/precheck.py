@@ -1,4 +1,4 @@
-"""The queries of a driver before an epoch and before its publication, in one round trip; and eviction from outputs."""
+"""The queries of a driver before an epoch and before its publication, in one round trip."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidelog.client import calls
 from tidelog.client.entries import Info, StreamId
 from tidelog.client.steps import checked, existing
 from tidelog.jobs.topics import Ask, JobTopics, facts_now, read_now
-from tidelog.topics.sending import TopicFullError, evictions
+from tidelog.topics.sending import TopicFullError
 from tidelog.topics.settings import TopicSettings
 from tidelog.transport.errors import ReplyError
 
@@ -74,14 +74,3 @@ def full(seen: Precheck, shape: JobTopics) -> str:
         if limit is not None and length >= limit:
             return str(TopicFullError(name, at, length, limit))
     return ""
-
-
-def evict(ask: Ask, shape: JobTopics) -> None:
-    """Evict from outputs what ``overflow="drop"`` does not retain."""
-    made = [
-        call
-        for name, facts in shape.outputs.items() if facts.retention.drops
-        for at in range(facts.partitions or 1)
-        for call in evictions(facts.retention, f"{name}:{at}")
-    ]  # fmt: skip
-    checked(ask(*made))

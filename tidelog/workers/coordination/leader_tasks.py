@@ -16,7 +16,6 @@ from tidelog.workers import logs
 from tidelog.workers.coordination.connections import WorkerConnection, WorkerConnector
 from tidelog.workers.coordination.delayed_records import DelayedRecordSender
 from tidelog.workers.coordination.leadership import Leadership
-from tidelog.workers.coordination.retention import RetentionTask
 from tidelog.workers.coordination.timers import TimerRunner
 from tidelog.workers.declare.app_protocol import AppProtocol
 
@@ -29,7 +28,7 @@ SingletonTask = Callable[[Claim], Coroutine[Any, Any, None]]
 class SingletonTasks:
     """Runs coroutines while this worker leads. ``gained`` and ``lost`` are callbacks for ``Leadership``.
 
-    >>> tasks = SingletonTasks(timers.lead, delayed.lead, retention.lead)
+    >>> tasks = SingletonTasks(timers.lead, delayed.lead)
     >>> leadership = Leadership("shop", lease, link, control, gained=tasks.gained, lost=tasks.lost)
 
     Each task is called with the leader's claim, and cancelled when this worker does not lead any more. If the worker
@@ -81,8 +80,7 @@ class LeaderTasks:
         self._connection = connector.connection()
         self.timers = TimerRunner(app.name, app.timers.values(), lease, self._connection)
         self.delayed = DelayedRecordSender(app.topics, lease, connector.connect)
-        self.retention = RetentionTask(app.name, app.topics, app.processors.values(), self._connection)
-        self.singletons = SingletonTasks(self.timers.lead, self.delayed.lead, self.retention.lead)
+        self.singletons = SingletonTasks(self.timers.lead, self.delayed.lead)
         self.leadership = Leadership(
             app.name,
             lease,

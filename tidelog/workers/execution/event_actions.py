@@ -80,8 +80,7 @@ class PartitionEventActions:
         if sender.retention.hard_limit is not None:
             await arun(self._connection, sender.room([at]))
         fields, values = sender.encode(record)
-        retention = sender.retention
-        limited = sender if retention.drops or retention.hard_limit else None
+        limited = sender if sender.retention.hard_limit is not None else None
         output = OutputEntry(sender.streams[at], fields, values, limited, at)
         self._outputs.setdefault(raw_id(event), []).append(output)
         return None

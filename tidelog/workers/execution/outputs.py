@@ -18,7 +18,7 @@ class OutputEntry:
         partition: int = 0,
     ) -> None:  # fmt: skip
         self.stream = stream
-        self.sender = sender  # set if the topic's retention must be applied after each append
+        self.sender = sender  # set if the topic has a hard limit
         self.partition = partition
         self.fields = tuple(fields)
         self.row = bulk(values)

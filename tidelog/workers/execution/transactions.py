@@ -166,10 +166,10 @@ class Committer:
         self._stats.transactions += 1
         for commit in batch:
             self.settle(commit, failed.get(commit))
-        await self._keep_short(batch)
+        await self._check_limits(batch)
 
-    async def _keep_short(self, batch: list[_Commit]) -> None:
-        """Apply the retention of topics with overflow="drop" or a hard limit, as a send does."""
+    async def _check_limits(self, batch: list[_Commit]) -> None:
+        """Check the hard limits of topics, as a send does."""
         touched: dict[Sender, set[int]] = {}
         for commit in batch:
             for output in commit.outputs:

@@ -49,6 +49,7 @@ from tidelog.workers.declare.app_protocol import AppProtocol
 from tidelog.workers.declare.errors import AppError
 from tidelog.workers.declare.processor import Processor
 from tidelog.workers.execution.executor import ProcessorExecutor
+from tidelog.workers.execution.group_creation import create_protecting_groups
 from tidelog.workers.execution.stats import Stats
 
 log = logs.get(__name__)
@@ -169,6 +170,7 @@ class Worker:
     ) -> None:  # fmt: skip
         """Create the executors and ownerships, before the processors join."""
         await _begun(control)
+        await connection.repeat(lambda: create_protecting_groups(self.app.processors.values()))
         for declared in self.declared:
             stats = self.stats.get(declared.name) or self._former.get(declared.name)  # continue the counters
             executor = ProcessorExecutor(declared, self._link, self.lease, self.app.grace, stats)

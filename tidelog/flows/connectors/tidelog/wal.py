@@ -31,7 +31,7 @@ from tidelog.flows.connectors.settledprefix import SettledPrefix
 from tidelog.flows.connectors.tidelog.entrywaiter import EntryWaiter
 from tidelog.flows.serveraccess import access, channel
 from tidelog.options.units import Size
-from tidelog.topics.retention import after
+from tidelog.topics.groupprogress import after
 from tidelog.transport.access import Access
 from tidelog.transport.asyncconnection import AsyncConnection
 
