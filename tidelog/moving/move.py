@@ -85,6 +85,7 @@ class _Move:
             self._follow(names, stopping)
         else:
             self._compare()
+        self._retain()
         self._note()
         return outcome
 
@@ -177,6 +178,21 @@ class _Move:
             if not error.vanished:
                 raise
             return Compared(source_changes=[f"it was changed while it was compared: {error.text}"])
+
+    def _retain(self) -> None:
+        """Set the retention policies at the target. The copy is complete, so a refusal is only noted."""
+        without = 0
+        for moved in self._moved.values():
+            try:
+                without += not self._streams.retain(moved)
+            except CommandRefusedError as error:
+                self._outcome.notes.append(f"retention policies are not at the target: {error}")
+                return
+        if without:
+            self._outcome.notes.append(
+                f"{counted(without, 'stream')} of the source had a retention policy, which {self._target.name} does not"
+                " support"
+            )
 
     # -- what should be known ----------------------------------------------------------------------------------
     def _note(self) -> None:

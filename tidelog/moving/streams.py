@@ -6,6 +6,10 @@ XINFO at the source      again, together with the groups, in one step
 XRANGE -> XADD           entries that arrived since
 XTRIM, XSETID, expiry    as described in that step
 groups                   as described in that step
+TCFG RETAIN              after the comparison
+
+Rule 1: the target does not evict on its own until the copy is complete: a retention policy would evict entries that the
+        source has, as the clocks and the positions of the groups differ.
 """
 
 from __future__ import annotations
@@ -73,6 +77,14 @@ class Streams:
             self._only_ours(moved, there)
             self.target.ask("DEL", moved.key)
 
+    def retain(self, moved: CopiedStream) -> bool:
+        """Set the retention policy of the source at the target. Returns False if the target cannot have one."""
+        if moved.here is None or not moved.here.retain:
+            return True
+        if self.target.tidelog:
+            self.target.ask("TCFG", moved.key, "RETAIN", *moved.here.retain.split())
+        return self.target.tidelog
+
     def _only_ours(self, moved: CopiedStream, there: StreamDescription) -> None:
         if there.last > moved.tried:
             raise MovingError(
@@ -95,6 +107,8 @@ class Streams:
             self._only_ours(moved, there)
             self.target.ask("DEL", key)
             there, moved.here, moved.carried = None, None, Carried()
+        if there is not None and there.retain:
+            self.target.ask("TCFG", key, "RETAIN", "NONE")
         begin = there.last if there is not None else ZERO
         moved.tried = max(moved.tried, here.last)
         copied = self._copy(key, here, begin, progress)

@@ -45,7 +45,7 @@ def everything(node: Node) -> dict[bytes, object]:
         else:
             groups = [group[b"name"] for group in node("TGROUP", "LIST", key)]
             pending = [[row[:1] for row in node("TPENDING", key, name, "-", "+", 1000)] for name in groups]
-            found[key] = node("TRANGE", key, "-", "+"), node("PEXPIRETIME", key), groups, pending
+            found[key] = node("TRANGE", key, "-", "+"), node("PEXPIRETIME", key), groups, pending, node("TCFG", key)
     return found
 
 
@@ -54,6 +54,7 @@ def everything(node: Node) -> dict[bytes, object]:
 def test_every_key_is_there_again(servers: Cluster, target: Path, source: str) -> None:
     leader = servers.node(stream_node_max_entries=16)
     fill(leader)
+    leader("TCFG", "k", "RETAIN", "COUNT", 150, "GROUPS", "LIMIT", 200, "EXACT")
     node = leader
     if source == "replica":
         node = servers.node(of=leader.port)
@@ -64,6 +65,8 @@ def test_every_key_is_there_again(servers: Cluster, target: Path, source: str) -
     assert again.digest() == leader.digest()
     assert everything(again) == everything(leader)
     assert again.role == "master"
+    again("TMAPPEND", "k", "FIELDS", 1, "f", "VALUES", *range(100))
+    wait_until(lambda: again("TLEN", "k") == 200, "an eviction by the restored policy")
 
 
 def test_what_restore_says(servers: Cluster, target: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import redis
 from tests.tidelog.moving.movekit import STREAMS, Peer, delivered, fill, moved, start, state, tidelog
 from tests.tidelog.moving.test_follow import following, programs, reader, writer
 from tests.waiting import eventually
+from tidelog import StreamPolicy
 from tidelog.moving.groups import SLACK
 from tidelog.testing import Server, running_server
 
@@ -79,6 +80,33 @@ def test_from_tidelog_to_tidelog(source: Peer, tide: Tide) -> None:
                 assert state(end.client, key) == state(source.client, key), key
         finally:
             end.client.close()
+
+
+def test_retention_policies(target: Peer, tide: Tide) -> None:
+    """They are set last: until then, the target would evict what the source still has."""
+    policy = StreamPolicy(count=2, ms=3_600_000, groups=True, limit=50, exact=True)
+    with running_server() as other, tide.server.client() as here, other.client() as there:
+        for key in ("kept", "plain"):
+            here.tmappend(key, ["n"], [[n] for n in range(20)])
+            here.tread(key, "0", 5, group="readers")
+        here.tcfg_retain("kept", policy)
+        eventually(lambda: here.tlen("kept") == 15)
+        assert moved(tide.url, other.url)["verdict"] == "same"
+        assert (there.tcfg("kept"), there.tcfg("plain")) == (policy, None)
+        assert [there.tlen(key) for key in ("kept", "plain")] == [15, 20]
+        for key in ("kept", "plain"):
+            there.tcfg_retain(key, StreamPolicy(count=100))
+            here.tappend(key, {"n": 20})
+        assert moved(tide.url, other.url, "--resume")["verdict"] == "same"
+        assert (there.tcfg("kept"), there.tcfg("plain")) == (policy, None)
+        there.redis.execute_command("ACL", "SETUSER", "in", "on", ">secret", "~*", "+@all", "-tcfg")
+        report = moved(tide.url, other.url.replace("redis://", "redis://in:secret@"), "--replace")
+        assert report["verdict"] == "same"
+        (note,) = report["notes"]
+        assert note.startswith("retention policies are not at the target: ")
+        assert "NOPERM" in note
+    output = tidelog("export", target.url, "--url", tide.url).output
+    assert "1 stream of the source had a retention policy, which Redis" in output
 
 
 def test_what_only_tidelog_has(target: Peer, tide: Tide) -> None:
