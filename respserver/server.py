@@ -56,6 +56,7 @@ from respserver.runtime.memory import Memory
 from respserver.runtime.outofmemory import OutOfMemory
 from respserver.runtime.parts import RuntimeParts
 from respserver.runtime.servedtime import ServedTime
+from respserver.runtime.stopping import LONGEST
 from respserver.runtime.ticks import Ticks
 from storage.keyspace import expiry
 from storage.keyspace.keyspace import Keyspace
@@ -80,6 +81,7 @@ class RespServer:
     roles: Roles
     checkpoints: Checkpoints
     _forgetter: asyncio.Handle | None = None
+    _closing: bool = False  # the parts are being closed, so no periodic work begins any more
     membership: GroupMembership | None = None  # None: this server is in no server group
     group: GroupCommands | None = None
 
@@ -93,12 +95,13 @@ class RespServer:
     ) -> None:  # fmt: skip
         """Build the parts. ``coordination``: what a member of a server group uses instead of ``coordinator``."""
         loop = self._loop = asyncio.get_running_loop()
-        self.config = config
-        self.logger = logger
+        self.config, self.logger = config, logger
         self.clock = clock or Clock()
         self._by_hand = self.clock.by_hand
         self._random = random.Random()
         self._stopping: asyncio.Future[tuple[bool, bool]] = loop.create_future()  # save, now
+        # called at each stage of the shutdown, with what it waits for, and for how many seconds; 0: without a limit
+        self.on_stage: Callable[[str, float], None] = lambda _what, _limit: None
         self._unrename: Callable[[], None] = lambda: None  # undoes rename-command
         self._cron = self._waker = self._expirer = self._after_stall = None
         self._wake_at = 0  # mono ms
@@ -333,6 +336,8 @@ class RespServer:
         self._guarded(self.on_time)
 
     def _guarded(self, work: Callable[[], None]) -> None:
+        if self._closing:
+            return
         try:
             work()
         except MemoryError:
@@ -471,17 +476,19 @@ class RespServer:
         save, now = await self._stopping
         self.listeners.close()
         self.ticks.whole = True
+        self.on_stage("the end of long commands", 0)
         self.slicing.finish_all()
-        if self.membership is not None:  # one member has the whole log soon; the slowest one does not matter
-            await self.membership.finish(hand_over=not now)
-        elif not now:
-            await self.roles.let_catch_up()
+        await self._leave(now)
+        self._closing = True
         for timer in (self._cron, self._waker, self._expirer, self._after_stall, self._forgetter):
             if timer is not None:
                 timer.cancel()
         self.tick()
+        self.on_stage("its connections to other servers", LONGEST)
         await self.roles.finish()
+        self.on_stage("the scrub", LONGEST)
         await self.scrubbing.finish()
+        self.on_stage("a checkpoint", 0)
         await self.checkpoints.finish()
         if self.ticks.stalled:
             self.ticks.retry()
@@ -494,6 +501,7 @@ class RespServer:
                     f"The last checkpoint failed ({error})"
                     + ("; all answered writes are in the log" if self.data.disk.in_place() else "")
                 )
+        self.on_stage("its log and its files", 0)
         for conn in self.clients.connections():
             conn.close()
         for _ in range(3):
@@ -502,6 +510,18 @@ class RespServer:
             conn.kill()
         await asyncio.sleep(0)  # let transports close their sockets
         self._close()
+
+    async def _leave(self, now: bool) -> None:
+        """Leave the server group, or let replicas catch up. ``now``: do not wait for other servers."""
+        try:
+            if self.membership is not None:  # one member has the whole log soon; the slowest one does not matter
+                self.on_stage("its server group", LONGEST + 3 * self.config.group_lease / 1000)
+                await self.membership.finish(hand_over=not now)
+            elif not now:
+                self.on_stage("its replicas", LONGEST + self.config.shutdown_timeout)
+                await self.roles.let_catch_up()
+        except Exception as error:  # noqa: BLE001 - even after a bug, the log must be closed
+            self.logger.trace("Bug while leaving the other servers", error)
 
     def _close(self) -> None:
         self.metrics.close()

@@ -96,7 +96,7 @@ class Server:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            env=server_environment(),
+            env=server_environment() | {"PYTHONFAULTHANDLER": "1"},
         )
         lines = self._process.stdout
         self._reader = threading.Thread(target=self._follow, args=(lines, self.output), daemon=True)
@@ -113,8 +113,10 @@ class Server:
         try:
             status = self._process.wait(SETTLE)
         except subprocess.TimeoutExpired:
-            self.kill()
-            raise self._error("the server did not stop") from None
+            self._process.send_signal(signal.SIGABRT)  # it writes the stacks of its threads
+            self._process.wait()
+            self._gone()
+            raise self._error("the server did not stop", lines=80) from None
         self._gone()
         if status != 0:
             raise self._error(f"the server ended with status {status}")
@@ -154,8 +156,8 @@ class Server:
                     self._ready.set()
         self._ready.set()
 
-    def _error(self, what: str) -> ServerError:
-        return ServerError("\n".join([f"{what}; its last lines:", *self.output[-20:]]))
+    def _error(self, what: str, lines: int = 20) -> ServerError:
+        return ServerError("\n".join([f"{what}; its last lines:", *self.output[-lines:]]))
 
 
 def free_port() -> int:

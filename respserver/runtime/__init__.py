@@ -8,6 +8,7 @@
     outofmemory   what the server does when a memory allocation fails
     parts         the parts above as one object, for constructors
     servedtime    the time during which the server could serve its clients
+    stopping      reports a shutdown that takes long, and ends one that hangs
     threads       runs functions in threads of the event loop's executor
     tickclient    the part of a client's connection that ticks use
     ticks         the write path: log, then reply
