@@ -4,6 +4,7 @@
     reporting  INFO and MEMORY, gathered from the parts
     restore    ``tidelog-server --restore``: a data directory from a recorded full copy
     server     builds all parts; the tick, start and shutdown
+    supervision  notifies systemd
     testing    a server in the test's own process, with a clock that the test advances
 
 The other parts are in directories by subject. Each directory imports only from those before it in this list:

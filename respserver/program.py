@@ -134,6 +134,7 @@ async def _serve(config: Config, logger: Logger) -> int:
     from resp.errors import CommandError, CorruptError
     from respserver.runtime.stopping import LONGEST, StopWatch
     from respserver.server import RespServer
+    from respserver.supervision import Supervision
 
     warn_if_uncompiled(logger)
     logger.notice("Server initialized")
@@ -149,10 +150,9 @@ async def _serve(config: Config, logger: Logger) -> int:
     except Exception as exc:  # noqa: BLE001 - a bug must be logged, not only shown on the terminal
         logger.trace("Can't start: this is a bug", exc)
         return 1
-    try:
-        _write_pidfile(config)
-    except OSError as exc:  # as in redis-server, this does not stop the server
-        logger.warning(f"Failed to write PID file {config.pidfile}: {exc.strerror}")
+    _write_pidfile(config, logger)
+    supervision = Supervision(config, logger)
+    server.call_when_stopping(supervision.stopping)
     _stop_on_signals(server, config, logger)
     server.exhaustion.on_end = lambda: _remove_pidfile(config)
     watch = StopWatch(logger, lambda: server.data.disk.sync(), server.exhaustion.give_up)
@@ -160,7 +160,7 @@ async def _serve(config: Config, logger: Logger) -> int:
     asyncio.get_running_loop().set_exception_handler(server.exhaustion.in_loop)
     gc.freeze()  # otherwise, the first collection examines all loaded objects: half a second with 100,000 streams
     gc.enable()
-    _notify_systemd(config, logger, f"READY=1\nMAINPID={os.getpid()}\nSTATUS=Ready to accept connections\n")
+    supervision.ready()
     logger.notice("Ready to accept connections")
     try:
         await server.run_until_stopped()
@@ -275,7 +275,6 @@ def _stop_on_signals(server: RespServer, config: Config, logger: Logger) -> None
             return
         stopping = True
         logger.warning(f"Received {number.name} scheduling shutdown...")
-        _notify_systemd(config, logger, "STOPPING=1\n")
         modes = config.shutdown_on_sigint if number == signal.SIGINT else config.shutdown_on_sigterm
         server.stop("nosave" not in modes, "now" in modes)
 
@@ -284,14 +283,18 @@ def _stop_on_signals(server: RespServer, config: Config, logger: Logger) -> None
         loop.add_signal_handler(number, received, number)
 
 
-# -- pid file, supervision ---------------------------------------------------------------------------------------
+# -- pid file ----------------------------------------------------------------------------------------------------
 
 
-def _write_pidfile(config: Config) -> None:
+def _write_pidfile(config: Config, logger: Logger) -> None:
     """Write the PID file. The data directory is already locked, so a second server can't replace the file."""
-    if config.pidfile:
+    if not config.pidfile:
+        return
+    try:
         with open(config.pidfile, "w", encoding="ascii") as file:
             file.write(f"{os.getpid()}\n")
+    except OSError as exc:  # as in redis-server, this does not stop the server
+        logger.warning(f"Failed to write PID file {config.pidfile}: {exc.strerror}")
 
 
 def _remove_pidfile(config: Config) -> None:
@@ -303,24 +306,6 @@ def _remove_pidfile(config: Config) -> None:
             ours = file.read().strip() == str(os.getpid())
         if ours:
             os.unlink(config.pidfile)
-
-
-def _notify_systemd(config: Config, logger: Logger, message: str) -> None:
-    """Send one datagram to ``$NOTIFY_SOCKET`` if ``supervised`` requires it (``Type=notify`` in systemd)."""
-    address = os.environ.get("NOTIFY_SOCKET", "")
-    if config.supervised not in ("systemd", "auto") or not address:
-        if config.supervised == "systemd":
-            logger.warning("systemd supervision requested, but NOTIFY_SOCKET not found")
-        return
-    import socket
-
-    if address.startswith("@"):  # the abstract namespace
-        address = "\0" + address[1:]
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
-            sock.sendto(message.encode(), address)
-    except OSError as exc:
-        logger.warning(f"Can't notify systemd: {exc.strerror}")
 
 
 # -- messages ----------------------------------------------------------------------------------------------------

@@ -471,6 +471,10 @@ class RespServer:
         if not self._stopping.done():
             self._stopping.set_result((save, now))
 
+    def call_when_stopping(self, call: Callable[[], None]) -> None:
+        """Call ``call`` when the shutdown begins, whatever its cause is."""
+        self._stopping.add_done_callback(lambda _: call())
+
     async def run_until_stopped(self) -> None:
         """Serve until stop(); then end the tick, write a checkpoint, and close everything."""
         save, now = await self._stopping

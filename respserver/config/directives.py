@@ -252,8 +252,8 @@ _GENERAL = (
     Directive("daemonize", "yesno", "no", "tidelog-server stays in the foreground.", mutable=False, fixed="warn",
               why="tidelog-server stays in the foreground: use systemd, a container or nohup"),
     Directive("supervised", "enum", "no",
-              "With `systemd` or `auto`, systemd (`Type=notify`) is notified when the server is ready and when it "
-              "stops.",
+              "With `systemd` or `auto`, systemd (`Type=notify`) is notified when the server is ready, when it stops, "
+              "and, for `WatchdogSec`, while it runs.",
               mutable=False, choices=("no", "systemd", "auto", "upstart")),
     Directive("pidfile", "string", "",
               "The file for the process ID. Written when the server is ready, removed at shutdown; empty: none.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -375,19 +376,59 @@ def test_unusable_tls_files(tmp_path: Path) -> None:
     assert "tls-" in out.splitlines()[-1]
 
 
-def test_systemd_is_notified(tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """The socket on which systemd receives notifications."""
     path = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.bind(path)
         sock.settimeout(10)
         monkeypatch.setenv("NOTIFY_SOCKET", path)
-        server = start(tmp_path / "data", "--supervised", "systemd")
-        message = sock.recv(4096).decode()
-        assert message.startswith(f"READY=1\nMAINPID={server.process.pid}\n")
-        server.ready()
+        yield sock
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "SHUTDOWN"])
+def test_systemd_is_notified(tmp_path: Path, start: Start, systemd: socket.socket, how: str) -> None:
+    server = start(tmp_path / "data", "--supervised", "systemd")
+    message = systemd.recv(4096).decode()
+    assert message.startswith(f"READY=1\nMAINPID={server.process.pid}\n")
+    server.ready()
+    if how == "SIGTERM":
         server.process.terminate()
-        assert sock.recv(4096) == b"STOPPING=1\n"
-        assert server.stop() == 0
+    else:
+        server.ask("SHUTDOWN")
+    assert systemd.recv(4096) == b"STOPPING=1\n"
+    assert server.stop() == 0
+
+
+def test_the_watchdog_is_notified_while_the_server_runs(
+    tmp_path: Path, start: Start, systemd: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", "100000")
+    server = start(tmp_path / "data", "--supervised", "auto")
+    assert systemd.recv(4096).startswith(b"READY=1\n")
+    for _ in range(3):
+        assert systemd.recv(4096) == b"WATCHDOG=1\n"
+    server.process.send_signal(signal.SIGSTOP)
+    sent = 0
+    while select.select([systemd], [], [], 0.5)[0]:  # those that were sent before the signal
+        systemd.recv(4096)
+        sent += 1
+        assert sent < 50
+    server.process.send_signal(signal.SIGCONT)
+    assert systemd.recv(4096) == b"WATCHDOG=1\n"
+
+
+def test_the_watchdog_of_another_process(
+    tmp_path: Path, start: Start, systemd: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", "1000")
+    monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()))
+    server = start(tmp_path / "data", "--supervised", "systemd").ready()
+    assert systemd.recv(4096).startswith(b"READY=1\n")
+    assert server.ask("PING") == b"+PONG\r\n"
+    server.process.terminate()
+    assert systemd.recv(4096) == b"STOPPING=1\n"
 
 
 def test_a_file_and_its_rewrite(tmp_path: Path, start: Start) -> None:
