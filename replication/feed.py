@@ -81,6 +81,9 @@ class FeedOwner(Protocol):
     def confirmed(self) -> int:
         """The log offset up to which replies are released; -1: unknown. Used only if ``each``."""
 
+    def now(self) -> int:
+        """Return the wall-clock time in ms since the epoch."""
+
     def node_requested(self, feed: ReplicaFeed, payload: bytes) -> None:
         """Answer a request for a node. Raises LinkError."""
 

@@ -23,6 +23,9 @@ not send.
     CONFIRM  the confirmed offset     none: the replica may release what shows the log up to that offset
     WANT     0                        a request for a node (see nodes); only to a replica that answers requests
     NODE     0                        the answer to the replica's request
+    LOG      where the first begins   ms u64 | count u32 | sizes u32 each | commit groups: only to a backup; the log
+                                       ended after them at that time since the epoch, by the server's clock; 0: more
+                                       follows
 
 Rule 1: anything else raises LinkError and ends the link; nothing is skipped or guessed. This includes a length that no
 frame of its kind has: 0, 1, 8 and 16 bytes as above, and at most LONGEST for the others.
@@ -35,7 +38,7 @@ from struct import Struct
 from typing import NamedTuple
 from zlib import crc32
 
-BATCH, ALIVE, COPY, PIECE, DONE, MESSAGE, SHARD, MEMBERS, REPORT, CONFIRM, WANT, NODE = b"BACPDMSNROWG"
+BATCH, ALIVE, COPY, PIECE, DONE, MESSAGE, SHARD, MEMBERS, REPORT, CONFIRM, WANT, NODE, LOG = b"BACPDMSNROWGL"
 ACKNOWLEDGE, EACH = 1, 2  # flags of ALIVE
 
 FIRST = Struct(">BQII")
@@ -45,6 +48,7 @@ ALIVE_BODY = Struct(">B")
 COPY_BODY = Struct(">QQ")
 DONE_BODY = Struct(">Q")
 LENGTH = Struct(">I")
+LOG_BODY = Struct(">QI")
 
 # Sizes of the writes of a leader's clients in one tick, of one value in its store, of one message. A single command is
 # much shorter (proto-max-bulk-len, client-query-buffer-limit).
@@ -55,7 +59,7 @@ LENGTHS = {  # by kind: minimum and maximum length of the payload
     BATCH: (1, LONGEST), ALIVE: (ALIVE_BODY.size, ALIVE_BODY.size), COPY: (COPY_BODY.size, COPY_BODY.size),
     PIECE: (1, LONGEST), DONE: (DONE_BODY.size, DONE_BODY.size), MESSAGE: (LENGTH.size, LONGEST),
     SHARD: (LENGTH.size, LONGEST), MEMBERS: (1, 1 << 20), REPORT: (0, 0), CONFIRM: (0, 0), WANT: (1, LONGEST_REQUEST),
-    NODE: (1, LONGEST_ANSWER),
+    NODE: (1, LONGEST_ANSWER), LOG: (LOG_BODY.size, LONGEST),
 }  # fmt: skip
 
 

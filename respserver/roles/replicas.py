@@ -6,7 +6,8 @@ Rule 2: a replica may continue only if its log is a prefix of this server's: the
 the same bytes at the end of its log, as far as this server still has them. Otherwise it gets a full copy.
 Rule 3: a client that sends REPLCONF rdb-only, such as a backup, gets a full copy and the log after it, but is not a
 replica. It is not counted or waited for, and the journal is retained for it only while it is connected. It only stores
-the bytes and need not be able to read them.
+the bytes and need not be able to read them. With the capability ``continuous``, it may continue from an offset as a
+replica does, and the journal is retained for it as for a replica that is not connected.
 Rule 4: a replica of an earlier version is served until the log has a record that it can't read. Then it is refused with
 an error that says so.
 """
@@ -25,6 +26,7 @@ from persistence.backlog import NOTHING
 from persistence.history import History
 from persistence.log import GoneError, Log
 from replication import formats, frames
+from replication.backupfeed import CONTINUOUS, BackupFeed
 from replication.feed import ReplicaFeed
 from replication.handshake import DELTA, VERSION, Lineage
 from replication.members import ClusterMember, GroupAnnouncement, announced
@@ -59,6 +61,12 @@ class Announcement:
     delta: bool = False  # it can report its nodes, see ``replication.handshake``
     group: GroupAnnouncement | None = None  # as which member of a server group
     repairs: bool = False  # it answers requests for nodes
+    continuous: bool = False  # with ``copy_only``: a backup that follows the log
+
+    @property
+    def follows(self) -> bool:
+        """Whether this is a continuous backup."""
+        return self.copy_only and self.continuous
 
     def note(self, option: bytes, value: bytes) -> None:
         """Record one REPLCONF option. Raises CommandError."""
@@ -89,6 +97,7 @@ class Announcement:
             self.delta = self.delta or value == DELTA
             self.group = GroupAnnouncement.announced(value) or self.group
             self.repairs = self.repairs or value == REPAIR
+            self.continuous = self.continuous or value == CONTINUOUS
         elif name not in (b"version", b"rdb-filter-only"):
             text = option.decode("utf-8", "replace")
             raise CommandError(f"ERR Unrecognized REPLCONF option: {text}")
@@ -235,13 +244,7 @@ class Replicas(ServerPart):
         self.check_readable(session)
         self._check_not_ahead(offset)
         name = self._member_name(who)
-        if who.copy_only or not self._may_continue(replid, offset, who):
-            if offset > 0 and not who.copy_only:
-                self.refused_partial += 1
-                self._logger.notice(
-                    f"Replica {session.addr} can't continue from log offset {offset} of {replid}: it gets a full copy"
-                )
-            offset = -1
+        offset = self._first_offset(session, who, replid, offset)
         if offset < 0:
             self._check_format(session, self.disk.store.format)
             if name and self.group is not None and not self.group.may_copy(name):
@@ -249,7 +252,8 @@ class Replicas(ServerPart):
         host = who.host or session.addr.rpartition(":")[0].strip("[]")
         reads = formats.FORMAT if who.copy_only else who.reads
         delta = who.delta and not who.copy_only
-        feed = ReplicaFeed(
+        made = BackupFeed if who.follows else ReplicaFeed
+        feed = made(
             self, host, who.port, offset, self._clock.mono(), who.copy_only, reads, who.member, delta, name,
             who.group.id if name and who.group is not None else "", who.repairs,
         )  # fmt: skip
@@ -263,18 +267,37 @@ class Replicas(ServerPart):
         if not who.copy_only:
             self.feeds.append(feed)
         self.moved_on()
-        if not who.copy_only:
+        if who.follows or not who.copy_only:
             self._note(True)
         self._starting.append((feed, conn))
         self._ticks.queue_flush(conn)
         self._ticks.after(self._begin)
-        self._ticks.on_batch = self._logged
+        if not who.follows:  # a BackupFeed reads the log itself
+            self._ticks.on_batch = self._logged
         if offset < 0:
             self.full_syncs += 1
         else:
             self.partial_syncs += 1
+        self._log_request(session, who, host, offset)
+
+    def _first_offset(self, session: Session, who: Announcement, replid: str, offset: int) -> int:
+        """Return the log offset from which a replica or a backup continues; -1: it gets a full copy."""
+        follows = who.follows or not who.copy_only
+        if follows and self._may_continue(replid, offset, who):
+            return offset
+        if offset > 0 and follows:
+            self.refused_partial += 1
+            kind = "Backup" if who.copy_only else "Replica"
+            self._logger.notice(
+                f"{kind} {session.addr} can't continue from log offset {offset} of {replid}: it gets a full copy"
+            )
+        return -1
+
+    def _log_request(self, session: Session, who: Announcement, host: str, offset: int) -> None:
         kind = "full copy" if offset < 0 else f"from log offset {offset}"
-        if who.copy_only:
+        if who.follows:
+            self._logger.notice(f"Backup {session.addr} follows the log: {kind}")
+        elif who.copy_only:
             self._logger.notice(f"{session.addr} takes a copy (REPLCONF rdb-only)")
         else:
             self._logger.notice(f"Replica {host}:{who.port} requests synchronization: {kind}")
@@ -337,6 +360,9 @@ class Replicas(ServerPart):
         if self._gates.too_few:
             self.count()
 
+    def now(self) -> int:
+        return self._clock.now()
+
     def node_requested(self, feed: ReplicaFeed, payload: bytes) -> None:
         self.nodes.serve(payload, feed.send_node)
 
@@ -350,7 +376,7 @@ class Replicas(ServerPart):
     def moved_on(self) -> None:
         """Set the part of the journal that must be retained (Rule 1)."""
         disk = self.disk
-        if self.feeds:
+        if self.feeds or any(isinstance(feed, BackupFeed) for feed in self._connections):
             self._seen = self._clock.mono()
         needs = [feed.needs for feed in self._connections]
         if self.backlog_active:
@@ -375,7 +401,7 @@ class Replicas(ServerPart):
         else:
             self.feeds.remove(feed)
             self._seen = self._clock.mono()
-        if not self._connections:
+        if all(isinstance(feed, BackupFeed) for feed in self._connections):
             self._ticks.on_batch = None
         self._starting = [(f, c) for f, c in self._starting if f is not feed]
         conn.session.replica = None

@@ -6,7 +6,16 @@
     chunks    divides the copy into files
     manifest  the file that defines a backup
     lock      permits one writer per target
-    take      creates a backup, and removes old ones
+    take      creates a backup
+    retention  removes old backups
+    logchunks  the files of the log of a continuous backup
+    logwriter  collects the log of a server, and writes it as such files
+    logstate  the file that says where a log ends
+    continuous  the process that follows a server
+    resume    where that process continues after a restart
+    ranges    the ranges that a target can be restored to
+    until     finds the point to restore
+    chunkreads  reads and verifies files
     datadirectory  lets tidelog-server verify a data directory
     restore   verifies a backup, and creates a data directory from it
 
@@ -16,6 +25,7 @@ A target holds any number of backups, which share their files::
       20261121T080000.123Z-4711.json   a manifest: a backup is complete if and only if this file exists
       chunks/ab/abcdef01...            a few MB of one or more backups; the name is the SHA-256 of the content
       locks/...                        the current writer, see ``lock``
+      logs/<log>/...                   the log after a backup, see ``logchunks``
 
 Rule 1: a chunk is written once and never changed. The manifest is written last, after all chunks were read back.
 Rule 2: data is used only after its SHA-256 was compared.

@@ -13,6 +13,8 @@
     BATCH    records that begin at the log offset
     ALIVE    flags u8: the server is there
     MESSAGE  a message that was PUBLISHed
+    LOG      ms u64 | count u32 | sizes u32 each | commit groups that begin at the log offset; only to a continuous
+             backup. The log ended after them at that time (ms since the epoch, by the server's clock); 0: more follows
 
     an entry of the store
     +-------+----------------+------------------+------------+--------------+
@@ -25,6 +27,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import accumulate, pairwise
 from struct import Struct
 from typing import Final, NamedTuple
 from zlib import crc32
@@ -33,7 +36,7 @@ from xxhash import xxh3_64_intdigest
 
 from tidelog.backup.targets import BackupError
 
-BATCH, ALIVE, COPY, PIECE, DONE, MESSAGE = KINDS = b"BACPDM"
+BATCH, ALIVE, COPY, PIECE, DONE, MESSAGE, LOG = KINDS = b"BACPDML"
 NODES: Final = 1  # a database number
 CODED: Final = 2  # byte 2 of a node whose checksum is the lower half of XXH3 instead
 NODE_HEADER: Final = 28  # bytes before the CRC of a node
@@ -44,6 +47,7 @@ NODE_CRC: Final = Struct("<I")
 ENTRY: Final = Struct(">BHI")
 TWO: Final = Struct(">QQ")
 ONE: Final = Struct(">Q")
+LOG_BODY: Final = Struct(">QI")
 
 
 class BackupFrame(NamedTuple):
@@ -62,6 +66,32 @@ class BackupFrame(NamedTuple):
         if len(self.payload) != body.size:
             raise BackupError(f"the server sent a frame of {len(self.payload)} bytes instead of {body.size}")
         return tuple(map(int, body.unpack(self.payload)))
+
+
+class LogPart(NamedTuple):
+    """Consecutive commit groups of the log."""
+
+    offset: int  # log offset of the first one
+    groups: list[bytes]
+    ms: int  # time since the epoch at which the log ended after them; 0: unknown
+
+    @property
+    def end(self) -> int:
+        return self.offset + sum(map(len, self.groups))
+
+    @classmethod
+    def of(cls, frame: BackupFrame) -> LogPart:
+        """Return the content of a LOG frame. Raises BackupError if it is malformed."""
+        payload, size = frame.payload, LOG_BODY.size
+        if len(payload) >= size:
+            ms, count = LOG_BODY.unpack_from(payload)
+            begin = size + 4 * count
+            if len(payload) >= begin:
+                sizes = Struct(f">{count}I").unpack_from(payload, size)
+                bounds = list(accumulate(sizes, initial=begin))
+                if bounds[-1] == len(payload) and all(sizes):
+                    return cls(frame.offset, [payload[start:end] for start, end in pairwise(bounds)], ms)
+        raise BackupError("the server sent a part of its log whose sizes are inconsistent")
 
 
 class BackupFrameDecoder:

@@ -32,6 +32,10 @@ LONGEST = 4096  # maximum size of a lock in bytes
 Time = Annotated[int, Meta(gt=0, lt=1 << 37)]  # Unix seconds before the year 6300
 
 
+class LockLostError(BackupError):
+    """Another backup writes to the target."""
+
+
 class LockContent(Struct):
     """The content of a lock."""
 
@@ -80,9 +84,18 @@ class TargetLock:
         self._seen = now
 
     def check(self) -> None:
-        """Raise BackupError if the lock was removed, because another writer considered it expired."""
-        if self._file not in self._place.names(FOLDER):
-            raise BackupError(f"{self._place.shown}: another backup began because this one was silent for too long")
+        """Raise LockLostError if another writer considered the lock expired. Raise BackupError if the lock is missing
+        for another reason, for example because the target is not mounted.
+        """
+        files = self._place.names(FOLDER)
+        if self._file in files:
+            return
+        if any(file.endswith(".json") for file in files):
+            raise LockLostError(f"{self._place.shown}: another backup began because this one was silent for too long")
+        raise BackupError(
+            f"{self._place.shown}: the lock of this backup is missing: the target is not mounted, or another backup ran"
+            " because this one was silent for too long"
+        )
 
     def _look(self, file: str) -> None:
         """Remove the lock of another writer if it has expired. Raises BackupError if it has not."""

@@ -3,8 +3,8 @@
 Rule 1: a directory that is not empty is never changed. The new directory is created as DIR.restoring, and renamed when
         it
         is complete and on disk.
-Rule 2: the SHA-256 of a chunk is compared before the chunk is used. The existence of all chunks is checked before
-        anything is written.
+Rule 2: the existence of all chunks is checked before anything is written. Each is verified before it is used (see
+        ``chunkreads``).
 Rule 3: ``tidelog-server --restore`` creates the directory from the data that a leader would send to a new replica.
 """
 
@@ -15,33 +15,47 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any
 
-from tidelog.backup.frames import ALIVE, COPY, DONE, ONE, PIECE, TWO, BackupFrame
+from tidelog.backup.chunkreads import damaged, read_chunk, read_log_chunk
+from tidelog.backup.frames import ALIVE, BATCH, COPY, DONE, ONE, PIECE, TWO, BackupFrame
+from tidelog.backup.logchunks import LogChunk
 from tidelog.backup.manifest import BackupManifest, chunk_file
 from tidelog.backup.take import Report
 from tidelog.backup.targets import BackupError, BackupTarget
+from tidelog.backup.until import RestorePoint
 from tidelog.serverprogram import server_command, server_environment
 
 UNFINISHED = ".restoring"  # suffix of an unfinished directory
 
 
-def verify(place: BackupTarget, manifest: BackupManifest, report: Report) -> None:
-    """Read all files of a backup. Raises BackupError if a file is missing or damaged."""
-    _look_for_all(place, manifest)
-    for _ in _contents(place, manifest, "verifying", report):
-        pass
+def verify(place: BackupTarget, manifests: list[BackupManifest], log: list[LogChunk], report: Report) -> None:
+    """Read all files of backups, and chunks of the log. Raises BackupError if a file is missing or damaged."""
+    seen = set[str]()
+    for manifest in manifests:
+        _look_for_all(place, manifest)
+        for _ in _contents(place, manifest, "verifying", report, seen):
+            pass
+    done, total = 0, sum(chunk.size for chunk in log)
+    previous: LogChunk | None = None
+    for chunk in log:
+        report("verifying the log", done, total)
+        content = read_log_chunk(place, chunk)
+        if previous is not None and previous.log == chunk.log and content.previous != previous.name:
+            raise BackupError(f"{place.shown}/logs/{chunk.log}/{content.previous} is missing: the log has a gap")
+        previous = chunk
+        done += chunk.size
 
 
-def restore(place: BackupTarget, manifest: BackupManifest, directory: Path, report: Report) -> dict[str, Any]:
+def restore(place: BackupTarget, point: RestorePoint, directory: Path, report: Report) -> dict[str, Any]:
     """Create a data directory, and return what tidelog-server reports about it.
 
     Raises BackupError if that fails. ``directory`` is unchanged then.
     """
+    manifest = point.base
     directory = Path(os.path.abspath(directory))
     unfinished = directory.with_name(directory.name + UNFINISHED)
     try:
@@ -49,7 +63,7 @@ def restore(place: BackupTarget, manifest: BackupManifest, directory: Path, repo
         _look_for_all(place, manifest)
         directory.parent.mkdir(parents=True, exist_ok=True)
         try:
-            facts = _run_server(directory, _link(place, manifest, report))
+            facts = _run_server(directory, _link(place, point, report))
         except BaseException:
             shutil.rmtree(unfinished, ignore_errors=True)  # left over if the server was killed
             raise
@@ -77,30 +91,26 @@ def _look_for_all(place: BackupTarget, manifest: BackupManifest) -> None:
         if file not in there:
             raise BackupError(f"{place.shown}/{file} is missing: backup {manifest.name} is incomplete")
         if there[file] != size:
-            raise _damaged(place, file, f"it has {there[file]:,} bytes instead of {size:,}")
+            raise damaged(place, file, f"it has {there[file]:,} bytes instead of {size:,}")
 
 
-def _contents(place: BackupTarget, manifest: BackupManifest, activity: str, report: Report) -> Iterator[bytes]:
-    """Yield the contents of all chunks. Raises BackupError if one is damaged."""
+def _contents(
+    place: BackupTarget, manifest: BackupManifest, activity: str, report: Report, seen: set[str] | None = None
+) -> Iterator[bytes]:
+    """Yield the contents of all chunks, except those in ``seen``. Raises BackupError if one is damaged."""
     done, total = 0, manifest.size
     for digest, size in manifest.chunks:
         report(activity, done, total)
-        file = chunk_file(digest)
-        data = place.read(file, size)
-        if sha256(data).hexdigest() != digest:
-            raise _damaged(place, file, "its SHA-256 is not its name")
-        yield data
+        if seen is None or digest not in seen:
+            yield read_chunk(place, digest, size)
+        if seen is not None:
+            seen.add(digest)
         done += size
 
 
-def _damaged(place: BackupTarget, file: str, why: str) -> BackupError:
-    return BackupError(
-        f"{place.shown}/{file} is damaged: {why}. If you remove it, the next backup writes what it still needs of it"
-    )
-
-
-def _link(place: BackupTarget, manifest: BackupManifest, report: Report) -> Iterator[bytes]:
+def _link(place: BackupTarget, point: RestorePoint, report: Report) -> Iterator[bytes]:
     """Yield the bytes that a leader would send."""
+    manifest, end = point.base, point.offset
     at, contents = manifest.store_offset, _contents(place, manifest, "restoring", report)
     yield f"+FULLRESYNC {manifest.replid} {at}\r\n".encode()
     yield BackupFrame(COPY, at, TWO.pack(manifest.store_entries, sum(size for _, size in manifest.store))).encoded()
@@ -108,7 +118,25 @@ def _link(place: BackupTarget, manifest: BackupManifest, report: Report) -> Iter
         yield BackupFrame(PIECE, at, next(contents)).encoded()
     yield BackupFrame(DONE, at, ONE.pack(manifest.store_entries)).encoded()
     yield from contents
-    yield BackupFrame(ALIVE, manifest.log_offset, b"\0").encoded()
+    yield from _following(place, point.chunks, manifest.log_offset, end, report)
+    yield BackupFrame(ALIVE, end, b"\0").encoded()
+
+
+def _following(place: BackupTarget, log: Sequence[LogChunk], at: int, end: int, report: Report) -> Iterator[bytes]:
+    """Yield the commit groups of a log from one log offset to another one."""
+    done, total = 0, sum(chunk.size for chunk in log)
+    for chunk in log:
+        report("restoring the log", done, total)
+        for group in read_log_chunk(place, chunk).groups:
+            if group.offset >= end:
+                break
+            rest = group.payload[max(0, at - group.offset) :]  # a replica may have merged commit groups of its leader
+            if rest:
+                yield BackupFrame(BATCH, at, rest).encoded()
+                at += len(rest)
+        done += chunk.size
+    if at != end:
+        raise BackupError(f"the log ends at log offset {at:,} instead of {end:,}")
 
 
 def _run_server(directory: Path, link: Iterator[bytes]) -> dict[str, Any]:

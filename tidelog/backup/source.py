@@ -1,8 +1,10 @@
 """Reads a full copy and the following log from a running server, as a new replica does.
 
     INFO                      the current end of the log: the backup contains everything up to there
-    REPLCONF tidelog 1 rdb-only 1
-    PSYNC ? -1                a thread then reads frames, and sends a PING each second
+    REPLCONF tidelog 1 rdb-only 1                  with capa continuous, if the backup follows the log
+    REPLCONF history start:crc32                   of the end of the stored log, if there is one
+    PSYNC ? -1, or PSYNC <ID> <offset>             a thread then reads frames, and sends a PING each second
+    REPLCONF ACK <offset>                          the log up to there is stored; only if the backup follows the log
 
 Rule 1: the thread buffers at most QUEUED bytes of frames and one incomplete frame. If the frames are not taken, it
         stops
@@ -22,7 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from tidelog.backup.frames import ALIVE, BATCH, MESSAGE, BackupFrame, BackupFrameDecoder
+from tidelog.backup.frames import ALIVE, BATCH, LOG, MESSAGE, BackupFrame, BackupFrameDecoder, LogPart
 from tidelog.backup.targets import BackupError
 from tidelog.client.client import Client
 
@@ -34,9 +36,26 @@ SILENT = 120.0  # seconds without data after which the server is considered unre
 STALLED = 300.0  # maximum time for one file, in seconds
 LONGEST_LINE = 4096  # bytes of the reply to PSYNC
 FULL = re.compile(r"\+FULLRESYNC ([0-9a-f]{40}) (\d{1,18})", re.ASCII)
+CONTINUE = re.compile(r"\+CONTINUE ([0-9a-f]{40})", re.ASCII)
+POINT = re.compile(r"([0-9a-f]{40}):(\d{1,18})", re.ASCII)  # in the reply to REPLCONF tidelog
 VERSION = re.compile(r"[!-~]{1,100}")
 PING = b"*1\r\n$4\r\nPING\r\n"
 PSYNC = b"*3\r\n$5\r\nPSYNC\r\n$1\r\n?\r\n$2\r\n-1\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class LogPosition:
+    """The end of a stored log."""
+
+    replid: str
+    offset: int
+    start: int = -1  # log offset of the last commit group before it; -1: unknown
+    crc: int = 0  # crc32 of this commit group
+
+    def request(self) -> bytes:
+        """Return the PSYNC that continues from here."""
+        words = (b"PSYNC", self.replid.encode(), b"%d" % self.offset)
+        return b"".join([b"*3\r\n", *[b"$%d\r\n%b\r\n" % (len(word), word) for word in words]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +72,30 @@ class SourceState:
 class BackupSource:
     """The connection. ``facts`` and ``replid`` are set by the constructor; ``take`` then returns frames.
 
+    ``follow``: the backup follows the log. ``after``: request the log after this position instead of a full copy.
+    ``continued`` is set if the server has agreed; otherwise a full copy begins, and ``points`` describes the server's
+    history: its replication IDs, the current one first, and the log offset up to which each is valid.
+
     Raises redis.RedisError if the server is unreachable or refuses, and BackupError if it is not a tidelog-server.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, follow: bool = False, after: LogPosition | None = None) -> None:
+        self._put_back: LogPart | None = None
         self._client = Client(url, client_name=NAME, socket_connect_timeout=10, socket_timeout=SILENT)
         try:
             pool: Any = self._client.redis.connection_pool
             self._connection = pool.make_connection()
             self._connection.connect()
             self.facts = _facts(self._ask("INFO"))
-            self._ask("REPLCONF", "tidelog", "1", "rdb-only", "1")
+            options = ["capa", "continuous"] if follow else []
+            reply = self._ask("REPLCONF", "tidelog", "1", "rdb-only", "1", *options)
+            self.points = {name: int(end) for name, end in POINT.findall(reply.decode("utf-8", "replace"))}
+            if after is not None and after.start >= 0:
+                self._ask("REPLCONF", "history", f"{after.start}:{after.crc}")
             # The data after PSYNC is not RESP, so the socket is now read without redis-py.
             self._frames = Frames(self._connection._sock)
-            self.replid, self.store_offset = self._frames.begin()
+            self.replid, self.store_offset = self._frames.begin(after)
+            self.continued = self._frames.continued
         except BaseException:
             self.close()
             raise
@@ -85,14 +114,29 @@ class BackupSource:
             if frame.kind not in (ALIVE, MESSAGE):
                 return frame
 
-    def take_batch(self, offset: int) -> BackupFrame:
-        """Return the next commit group of the log, which must start at this offset. Raises BackupError as ``take``
-        does.
+    def take_log(self, offset: int, seconds: float | None = None) -> LogPart | None:
+        """Return the next part of the log, which must start at this offset; None if none arrives within ``seconds``.
+        Raises BackupError as ``take`` does.
         """
-        frame = self.take()
-        if (frame.kind, frame.offset) != (BATCH, offset):
+        if self._put_back is not None:
+            part, self._put_back = self._put_back, None
+            return part
+        frame = self._frames.poll(seconds)
+        while frame is not None and frame.kind in (ALIVE, MESSAGE):
+            frame = self._frames.poll(seconds)
+        if frame is None:
+            return None
+        if frame.offset != offset or frame.kind not in (BATCH, LOG):
             raise BackupError(f"the server sent {chr(frame.kind)} at {frame.offset} instead of its log from {offset}")
-        return frame
+        return LogPart(offset, [frame.payload], 0) if frame.kind == BATCH else LogPart.of(frame)
+
+    def put_back(self, part: LogPart) -> None:
+        """Let the next ``take_log`` return this part."""
+        self._put_back = part
+
+    def stored(self, offset: int) -> None:
+        """Report that the log up to this offset is stored. Raises BackupError if the connection is lost."""
+        self._frames.send(b"REPLCONF ACK %d\r\n" % offset)
 
     def close(self) -> None:
         if hasattr(self, "_frames"):
@@ -114,26 +158,41 @@ class Frames:
         self._closing = False
         self._busy_since: float | None = None  # start of the caller's work on the last frame; None while it waits
         self._decoder = BackupFrameDecoder()
+        self._sending = threading.Lock()
+        self.continued = False  # the server continues from the requested position
         self._thread: threading.Thread | None = None
 
-    def begin(self) -> tuple[str, int]:
-        """Request a full copy, and return the replication ID and the log offset of the store. Raises BackupError if it
-        is refused.
+    def begin(self, after: LogPosition | None = None) -> tuple[str, int]:
+        """Request a full copy, or the log after a position. Return the replication ID, and the log offset of the store
+        or of the position. Raises BackupError if the request is refused.
         """
         try:
             self._sock.settimeout(PING_SECONDS)
-            self._sock.sendall(PSYNC)
+            self._sock.sendall(PSYNC if after is None else after.request())
             line, rest = self._line()
         except OSError as error:
             raise _lost(error) from error
-        answer = FULL.fullmatch(line)
-        if answer is None:
+        answer, continued = FULL.fullmatch(line), CONTINUE.fullmatch(line)
+        if after is not None and continued is not None:
+            self.continued = True
+            begun = continued[1], after.offset
+        elif answer is not None:
+            begun = answer[1], int(answer[2])
+        else:
             raise BackupError(f"the server replied: {line.removeprefix('-')}")
         self._busy_since = time.monotonic()
         self._put(self._decoder.feed(rest))
         self._thread = threading.Thread(target=self._run, name="tidelog-backup", daemon=True)
         self._thread.start()
-        return answer[1], int(answer[2])
+        return begun
+
+    def send(self, request: bytes) -> None:
+        """Send a request without a reply. Raises BackupError if the connection is lost."""
+        try:
+            with self._sending:
+                self._sock.sendall(request)
+        except OSError as error:
+            raise _lost(error) from error
 
     def _line(self) -> tuple[str, bytes]:
         """Return the first line that is not empty, and the data after it."""
@@ -162,7 +221,8 @@ class Frames:
     def _ping(self) -> None:
         since = self._busy_since
         if since is None or time.monotonic() - since < STALLED:
-            self._sock.sendall(PING)
+            with self._sending:
+                self._sock.sendall(PING)
 
     def _run(self) -> None:
         pinged = time.monotonic()
@@ -196,12 +256,23 @@ class Frames:
 
     def take(self) -> BackupFrame:
         """Return the next frame. Raises BackupError if no frame can follow."""
+        frame = self.poll(None)
+        assert frame is not None  # noqa: S101 - without a limit, it waits
+        return frame
+
+    def poll(self, seconds: float | None) -> BackupFrame | None:
+        """Return the next frame; None if none arrives within ``seconds``. Raises BackupError if no frame can follow."""
+        until = None if seconds is None else time.monotonic() + seconds
         with self._news:
             self._busy_since = None
             while not self._queue:
                 if self._failed is not None:
                     raise self._failed
-                self._news.wait()
+                left = None if until is None else until - time.monotonic()
+                if left is not None and left <= 0:
+                    self._busy_since = time.monotonic()
+                    return None
+                self._news.wait(left)
             self._busy_since = time.monotonic()
             frame = self._queue.popleft()
             self._bytes -= len(frame.payload)

@@ -3,7 +3,7 @@
 Rule 1: memory is bounded. One chunk is built at a time; ``source`` limits the buffered frames.
 Rule 2: every new chunk is read back before the manifest is written. Of an existing chunk, only the size is compared.
         ``tidelog verify`` reads existing chunks, too.
-Rule 3: chunks are removed only under the lock, and only if all remaining manifests are readable.
+Rule 3: the log of the backup ends with the commit group that ended the server's log at the start of the backup.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from hashlib import sha256
 
 import tidelog
 from tidelog.backup.chunks import LogCutter, StoreCutter
-from tidelog.backup.frames import COPY, DONE, ONE, PIECE, TWO, BackupFrame
+from tidelog.backup.frames import BATCH, COPY, DONE, ONE, PIECE, TWO, BackupFrame, LogPart
 from tidelog.backup.lock import TargetLock
-from tidelog.backup.manifest import ENDING, BackupManifest, Chunk, backups, chunk_file, load
+from tidelog.backup.manifest import ENDING, BackupManifest, Chunk, chunk_file
+from tidelog.backup.retention import prune
 from tidelog.backup.source import BackupSource
 from tidelog.backup.targets import BackupError, BackupTarget
 from tidelog.transport.access import without_credentials
@@ -41,33 +42,44 @@ def take(url: str, place: BackupTarget, keep: int | None, report: Report) -> Bac
 
     Raises BackupError, or redis.RedisError if the server is unreachable or refuses. There is no new backup then.
     """
-    began = datetime.now(UTC)
     with TargetLock(place) as lock:
-        shelf = _Shelf(place, lock)
+        began = datetime.now(UTC)
         with closing(BackupSource(url)) as source:
-            copied = _copy(source, shelf, report)
-        shelf.read_back(report)
-        manifest = BackupManifest(
-            name=f"{_compact(began)}-{copied.log_offset}",
-            began=_precise(began),
-            ended=_precise(datetime.now(UTC)),
-            tool=tidelog.__version__,
-            server=without_credentials(url).removeprefix("redis://"),
-            version=source.facts.version,
-            role=source.facts.role,
-            replid=source.replid,
-            store_offset=source.store_offset,
-            log_offset=copied.log_offset,
-            store_entries=copied.store_entries,
-            keys=source.facts.keys,
-            entries=source.facts.entries,
-            store=tuple(copied.store),
-            log=tuple(copied.log),
-        )
-        lock.check()
-        _complete(place, manifest)
-        removed = _prune(place, keep, lock) if keep else 0
-    return BackupResult(manifest, sum(shelf.new.values()), removed)
+            manifest, new_bytes = take_base(source, url, began, place, lock, report)
+        removed = prune(place, keep, lock) if keep else 0
+    return BackupResult(manifest, new_bytes, removed)
+
+
+def take_base(
+    source: BackupSource, url: str, began: datetime, place: BackupTarget, lock: TargetLock, report: Report
+) -> tuple[BackupManifest, int]:
+    """Copy a server from a source that has just begun a full copy. Return the manifest and the number of bytes written.
+
+    ``began``: the time before the source was opened. Raises BackupError; there is no new backup then.
+    """
+    shelf = _Shelf(place, lock)
+    copied = _copy(source, shelf, report)
+    shelf.read_back(report)
+    manifest = BackupManifest(
+        name=f"{_compact(began)}-{copied.log_offset}",
+        began=_precise(began),
+        ended=_precise(datetime.now(UTC)),
+        tool=tidelog.__version__,
+        server=without_credentials(url).removeprefix("redis://"),
+        version=source.facts.version,
+        role=source.facts.role,
+        replid=source.replid,
+        store_offset=source.store_offset,
+        log_offset=copied.log_offset,
+        store_entries=copied.store_entries,
+        keys=source.facts.keys,
+        entries=source.facts.entries,
+        store=tuple(copied.store),
+        log=tuple(copied.log),
+    )
+    lock.check()
+    _complete(place, manifest)
+    return manifest, sum(shelf.new.values())
 
 
 def _compact(when: datetime) -> str:
@@ -134,10 +146,18 @@ def _copy(source: BackupSource, shelf: _Shelf, report: Report) -> _Copied:
     log: list[Chunk] = []
     batches = LogCutter()
     while at < target:
-        batch = source.take_batch(at)
-        at += len(batch.payload)
-        done += len(batch.payload)
-        log += map(shelf.put, batches.add(batch))
+        part = source.take_log(at)
+        assert part is not None  # noqa: S101 - without a limit, it waits
+        taken = 0
+        for group in part.groups:
+            if at >= target:
+                break
+            log += map(shelf.put, batches.add(BackupFrame(BATCH, at, group)))
+            at += len(group)
+            done += len(group)
+            taken += 1
+        if part.groups[taken:]:
+            source.put_back(LogPart(at, part.groups[taken:], part.ms))
         report("copying", done, max(done, total))
     log += map(shelf.put, batches.end())
     return _Copied(store, log, cutter.entries, at)
@@ -160,19 +180,3 @@ def _complete(place: BackupTarget, manifest: BackupManifest) -> None:
         place.remove(file)
         raise BackupError(f"{place.shown}/{file}: what was read back is not what was written")
 
-
-def _prune(place: BackupTarget, keep: int, lock: TargetLock) -> int:
-    """Remove all but the newest ``keep`` backups and all unused files, and return the number of backups removed."""
-    names = backups(place)
-    gone, left = names[:-keep], names[-keep:]
-    try:
-        needed = {chunk_file(digest) for name in left for digest, _ in load(place, name).chunks}
-    except BackupError as error:
-        raise BackupError(f"the backup is complete, but nothing can be removed: {error}") from error
-    for name in gone:
-        place.remove(name + ENDING)
-    place.settle()  # a manifest without its chunks must not reappear
-    for file in place.names("chunks").keys() - needed:
-        lock.renew()
-        place.remove(file)
-    return len(gone)

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import json
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
-from tidelog.backup import datadirectory, manifest, take
+from tidelog.backup import datadirectory, manifest, ranges, take, until
 from tidelog.backup import restore as reading
+from tidelog.backup.continuous import ContinuousBackup, ContinuousOptions
 from tidelog.backup.manifest import BackupManifest
+from tidelog.backup.ranges import RestorableRange
 from tidelog.backup.targets import BackupError, BackupTarget, target_at
+from tidelog.backup.until import RestorePoint
 from tidelog.cli.connect import reported, url_option
 from tidelog.cli.progress import Progress
+from tidelog.operating import signals
 from tidelog.operating.tables import counted, size, table, utc
 from tidelog.operating.terminal import echo
 
 SECONDS = len("2026-11-21T08:00:00")
+DEFAULT_LAG = 5.0  # seconds
 
 
 @contextmanager
@@ -34,7 +42,13 @@ def _reporting() -> Iterator[None]:
 @click.argument("target")
 @url_option
 @click.option("--keep", type=click.IntRange(1), help="Afterwards, remove all but this many of the newest backups.")
-def backup(target: str, url: str, keep: int | None) -> None:
+@click.option("--continuous", is_flag=True, help="Then copy the log as it grows, until a signal stops the process.")
+@click.option(
+    "--lag",
+    type=click.FloatRange(1, 3600),
+    help="With --continuous: store each write within this many seconds.  [default: 5]",
+)
+def backup(target: str, url: str, keep: int | None, continuous: bool, lag: float | None) -> None:
     """Copy all data of a running server to TARGET, and verify the copy.
 
     \b
@@ -49,12 +63,23 @@ def backup(target: str, url: str, keep: int | None) -> None:
       tidelog backups /mnt/backups/tide          list the backups
       tidelog verify /mnt/backups/tide           read all files of the newest one
       tidelog restore /mnt/backups/tide ./data   create a data directory from it
+      tidelog backup /mnt/backups/tide --continuous
 
     The server can be a leader or a replica, and continues to serve clients. The backup is consistent: it contains all
     writes that were acknowledged before the command started, and no partial transaction. Each backup reads all data
     from the server. If the command fails, the exit code is not 0, and no backup is added. The next backup reuses the
     files that were written. Configuration and ACL files are not part of a backup.
+
+    With --continuous, the process also copies the log, so that "tidelog restore --until" can restore any point. It
+    reconnects when the server restarts, and retries while TARGET is unavailable. After a restart of the process, it
+    continues where the log at TARGET ends. It prints a line only when something changes. SIGTERM ends it after it
+    has written the rest of the log.
     """
+    if continuous:
+        _run_continuously(target, url, ContinuousOptions(lag or DEFAULT_LAG, keep))
+        return
+    if lag is not None:
+        raise click.UsageError("--lag needs --continuous")
     with _reporting(), reported(url), Progress() as progress:
         place = target_at(target)
         taken = take.take(url, place, keep, progress.show_bytes)
@@ -68,6 +93,20 @@ def backup(target: str, url: str, keep: int | None) -> None:
         )
 
 
+def _run_continuously(target: str, url: str, options: ContinuousOptions) -> None:
+    stop = threading.Event()
+    for number in signals.ENDING:
+        if signal.getsignal(number) != signal.SIG_IGN or number != signal.SIGHUP:
+            signal.signal(number, lambda *_: stop.set())
+    with _reporting(), reported(url), Progress() as progress:
+
+        def say(text: str) -> None:
+            progress.end()
+            echo(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {text}")
+
+        ContinuousBackup(url, target_at(target), options, say, progress.show_bytes, stop).run()
+
+
 @click.command()
 @click.argument("target")
 def backups(target: str) -> None:
@@ -75,6 +114,9 @@ def backups(target: str) -> None:
 
     Use the names in "tidelog restore TARGET/NAME DIR" and "tidelog verify TARGET/NAME". The column "shared" shows the
     size of the files that older backups in the list also use.
+
+    If there is a log of a continuous backup, a second table lists the ranges of log offsets and times that
+    "tidelog restore TARGET DIR --until" can restore.
     """
     with _reporting():
         place = target_at(target)
@@ -88,6 +130,21 @@ def backups(target: str) -> None:
             except BackupError as error:
                 rows.append([name, str(error), *[""] * 4])
         table(["name", "began (UTC)", "size", "shared", "entries", "server"], rows)
+        _print_ranges(ranges.ranges(place))
+
+
+def _print_ranges(found: list[RestorableRange]) -> None:
+    if any(each.chunks for each in found):
+        echo()
+        rows = [
+            [
+                f"{each.begin:,} to {each.end:,}", utc(each.begin_ms).removesuffix(" UTC"),
+                utc(each.end_ms).removesuffix(" UTC"), f"{len(each.bases):,}", f"{len(each.chunks):,}",
+                size(sum(chunk.size for chunk in each.chunks)),
+            ]
+            for each in found
+        ]  # fmt: skip
+        table(["log offsets", "from (UTC)", "until (UTC)", "backups", "log files", "log size"], rows)
 
 
 def _row(found: BackupManifest, known: set[str]) -> list[str]:
@@ -100,11 +157,13 @@ def _row(found: BackupManifest, known: set[str]) -> list[str]:
 @click.command()
 @click.argument("backup", metavar="BACKUP|DIR")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def verify(backup: str, as_json: bool) -> None:  # a parameter, not the command of this name
+@click.option("--all", "everything", is_flag=True, help="Verify all backups and logs of TARGET.")
+def verify(backup: str, as_json: bool, everything: bool) -> None:  # a parameter, not the command of this name
     """Read all data of a backup, or of a data directory, and verify the checksums.
 
-    BACKUP is TARGET/NAME, or TARGET for the newest backup. If a file is missing or damaged, the exit code is not 0, and
-    the message names the file. The name of each file is the SHA-256 of its content.
+    BACKUP is TARGET/NAME, or TARGET for the newest backup. The log that follows the backup is verified, too. If a file
+    is missing or damaged, the exit code is not 0, and the message names the file. The name of each file is, or ends
+    with, the SHA-256 of its content.
 
     DIR is the data directory of a stopped server. The command reads its store, journal, and WAL, and changes nothing.
     The exit code is 1 if any data is damaged, and the output lists all damage. A running server verifies its own store;
@@ -120,13 +179,18 @@ def verify(backup: str, as_json: bool) -> None:  # a parameter, not the command 
             _print_verified(report, as_json)
             return
         place, found = manifest.find(backup)
-        reading.verify(place, found, progress.show_bytes)
+        chosen = [manifest.load(place, name) for name in manifest.backups(place)] if everything else [found]
+        log = until.log_after(place, None if everything else found)
+        reading.verify(place, chosen, log, progress.show_bytes)
         progress.end()
+        files = {digest: count for one in chosen for digest, count in one.chunks}
+        count, total = len(files) + len(log), sum(files.values()) + sum(chunk.size for chunk in log)
+        name = place.shown if everything else f"{place.shown}/{found.name}"
         if as_json:
-            name = f"{place.shown}/{found.name}"
-            echo(json.dumps({"backup": name, "intact": True, "files": len(found.chunks), "bytes": found.size}))
+            end = max([found.log_offset, *(chunk.end for chunk in log)])
+            echo(json.dumps({"backup": name, "intact": True, "files": count, "bytes": total, "log_offset": end}))
             return
-        echo(f"{place.shown}/{found.name}: {counted(len(found.chunks), 'file')}, {size(found.size)}, all intact")
+        echo(f"{name}: {counted(count, 'file')}, {size(total)}, all intact")
 
 
 def _print_verified(report: dict[str, Any], as_json: bool) -> None:
@@ -148,15 +212,25 @@ def _print_verified(report: dict[str, Any], as_json: bool) -> None:
 @click.command()
 @click.argument("backup")
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
-def restore(backup: str, directory: Path) -> None:
+@click.option("--until", "point", metavar="POINT", help='A time, a log offset, or "before FLUSHALL".')
+def restore(backup: str, directory: Path, point: str | None) -> None:
     """Create the data directory DIR of a tidelog-server from a backup.
 
-    BACKUP is TARGET/NAME, or TARGET for the newest backup. DIR must be new or empty. It is created only after the
-    data is complete and verified.
+    BACKUP is TARGET/NAME, or TARGET for the newest state: the newest backup, and the whole log after it. DIR must be
+    new or empty. It is created only after the data is complete and verified.
 
     \b
       tidelog restore /mnt/backups/tide ./data
       tidelog-server --dir ./data
+
+    With the log of a continuous backup, --until restores an earlier point: the state at a time (UTC, or with an
+    offset), at a log offset, or before the last FLUSHALL or FLUSHDB. "tidelog backups" lists the ranges. With
+    TARGET/NAME, the restore begins with that backup.
+
+    \b
+      tidelog restore /mnt/backups/tide ./data --until 2026-11-27T09:30:00Z
+      tidelog restore /mnt/backups/tide ./data --until 4711
+      tidelog restore /mnt/backups/tide ./data --until "before FLUSHALL"
 
     The restored server starts a new history. A replica of the old server takes a full copy if it has data that the
     restored server does not have. To create a new replica from a backup, start it on DIR with --replicaof. It requests
@@ -165,9 +239,16 @@ def restore(backup: str, directory: Path) -> None:
     """
     with _reporting(), Progress() as progress:
         place, found = manifest.find(backup)
-        facts = reading.restore(place, found, directory, progress.show_bytes)
+        named = found if backup.rstrip("/").removesuffix(manifest.ENDING).endswith(found.name) else None
+        if point is not None:
+            chosen = until.resolve(place, point, named, progress.show_bytes)
+        else:
+            chosen = until.latest(place) if named is None else RestorePoint(named, named.log_offset)
+        facts = reading.restore(place, chosen, directory, progress.show_bytes)
         progress.end()
-        _print_restored(place, found, directory, facts)
+        for note in chosen.notes:
+            echo(f"note: {note}")
+        _print_restored(place, chosen.base, directory, facts)
 
 
 def _print_restored(place: BackupTarget, found: BackupManifest, directory: Path, facts: dict[str, Any]) -> None:

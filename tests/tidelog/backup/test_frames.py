@@ -37,7 +37,8 @@ FRAMES = [
 
 
 def test_the_server_makes_the_same_bytes() -> None:
-    assert list(KINDS) == [servers.BATCH, servers.ALIVE, servers.COPY, servers.PIECE, servers.DONE, servers.MESSAGE]
+    assert list(KINDS) == [servers.BATCH, servers.ALIVE, servers.COPY, servers.PIECE, servers.DONE, servers.MESSAGE,
+                           servers.LOG]  # fmt: skip
     for frame in FRAMES:
         assert frame.encoded() == servers.encode(*frame)
     assert FRAMES[0].numbers(TWO) == (3, 4000)

@@ -1,0 +1,303 @@
+"""``tidelog backup --continuous`` with real servers: what is stored, and what can be restored."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.replication.cluster import Cluster, Node, assert_same, new_port, wait_until
+from tests.tidelog.backup.continuouskit import Follower, found, log_files, stored
+from tests.tidelog.backup.kit import failed, manifests, start, tidelog, url
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return tmp_path / "target"
+
+
+def restored_until(servers: Cluster, target: object, until: object = None) -> Node:
+    node = servers.node(start=False)
+    tidelog("restore", target, node.directory, *([] if until is None else ["--until", until]))
+    node.start()
+    return node
+
+
+class Program:
+    """Random commands. ``digests`` has the content of the server at each log offset between two of them."""
+
+    def __init__(self, node: Node, seed: int = 1) -> None:
+        self.node = node
+        self.digests: dict[int, str] = {}
+        self._random = random.Random(seed)
+
+    def run(self, count: int) -> None:
+        for number in range(count):
+            pipe: Any = self.node.redis.pipeline(transaction=True)
+            for _ in range(self._random.randint(1, 3)):
+                key = f"k{self._random.randrange(4)}"
+                pipe.execute_command(*self._random.choice([
+                    ("TAPPEND", f"s{key}", "n", number), ("SET", key, number), ("DEL", key),
+                    ("TMAPPEND", f"s{key}", "FIELDS", 1, "f", "VALUES", *range(5)), ("INCR", "counter"),
+                    ("TAPPEV", f"s{key}", "MAXLEN", 3),
+                ]))  # fmt: skip
+            pipe.execute(raise_on_error=False)
+            pipe.execute_command("DEBUG", "DIGEST")
+            pipe.info("replication")
+            digest, info = pipe.execute()
+            self.digests[info["master_repl_offset"]] = digest.decode()
+
+
+def test_every_point_is_restored_as_it_was(servers: Cluster, target: Path) -> None:
+    """Points between commits in several chunks. A point inside of a transaction is the state before it."""
+    leader = servers.node()
+    leader("SET", "before", "1")
+    program = Program(leader)
+    with Follower(target, leader) as backup:
+        wait_until(lambda: manifests(target), "a base backup")
+        for _ in range(3):
+            program.run(30)
+            backup.has(leader)
+    assert len(log_files(target)) >= 3
+    base = found(target)[0].begin
+    points = sorted(offset for offset in program.digests if offset > base)
+    picked = random.Random(os.getpid()).sample(points[:-1], 3)
+    for offset in [*picked, points[-1]]:
+        assert restored_until(servers, target, offset).digest() == program.digests[offset]
+    one, two = points[-2:]
+    if two - one > 1:
+        node = servers.node(start=False)
+        output = tidelog("restore", target, node.directory, "--until", two - 1)
+        assert f"at log offset {one:,}, from" in output
+        assert f"note: log offset {two - 1:,} is inside of a commit group" in output
+    assert restored_until(servers, target).digest() == program.digests[points[-1]]
+    assert "all intact" in tidelog("verify", target)
+    tidelog("verify", target, "--all")
+
+
+def test_before_flushall(servers: Cluster, target: Path) -> None:
+    leader = servers.node()
+    with Follower(target, leader) as backup:
+        wait_until(lambda: manifests(target), "a base backup")
+        leader("FLUSHALL")
+        for number in range(20):
+            leader("TAPPEND", "s", "n", number)
+        before = leader.digest()
+        leader("FLUSHDB")
+        leader("SET", "later", "1")
+        backup.has(leader)
+    for until in ("before FLUSHALL", "Before flushdb"):
+        node = restored_until(servers, target, until)
+        assert (node("TLEN", "s"), node.digest()) == (20, before)
+    assert restored_until(servers, target)("KEYS", "*") == [b"later"]
+
+
+def test_a_killed_backup_continues(servers: Cluster, target: Path) -> None:
+    leader = servers.node()
+    program = Program(leader)
+    for _ in range(2):
+        with Follower(target, leader) as backup:
+            wait_until(lambda: manifests(target), "a base backup")
+            program.run(20)
+            backup.has(leader)
+            program.run(5)
+            backup.kill()
+        program.run(20)
+        leader("SAVE")  # the journal retains what the backup lacks
+    with Follower(target, leader) as backup:
+        end = backup.has(leader)
+    assert backup.said("following the log from offset")
+    assert (len(manifests(target)), len(found(target))) == (1, 1)
+    assert leader.syncs == (1, 2)
+    assert restored_until(servers, target, end).digest() == program.digests[end]
+
+
+def test_a_killed_server_is_followed_again(servers: Cluster, target: Path) -> None:
+    leader = servers.node(appendfsync="always")
+    program = Program(leader)
+    with Follower(target, leader) as backup:
+        wait_until(lambda: manifests(target), "a base backup")
+        program.run(20)
+        leader.kill()
+        wait_until(lambda: backup.said("connecting to the server again"), "the loss is reported")
+        leader.start()
+        program.run(20)
+        end = backup.has(leader)
+    assert (len(manifests(target)), len(found(target))) == (1, 1)
+    assert restored_until(servers, target, end).digest() == program.digests[end]
+
+
+def test_a_replica_that_becomes_the_leader(servers: Cluster, target: Path) -> None:
+    leader, replica = servers.pair()
+    with Follower(target, replica) as backup:
+        wait_until(lambda: manifests(target), "a base backup")
+        Program(leader).run(20)
+        assert_same(leader, replica)
+        assert leader.info()["connected_slaves"] == 1
+        backup.has(replica)
+        leader.kill()
+        replica.lead()
+        program = Program(replica, 2)
+        program.run(20)
+        end = backup.has(replica)
+    assert (len(manifests(target)), len(found(target))) == (1, 1)
+    assert len({chunk.replid for chunk in found(target)[0].chunks}) == 2
+    assert restored_until(servers, target, end).digest() == program.digests[end]
+
+
+def test_a_failover_that_loses_records(servers: Cluster, target: Path) -> None:
+    """The new leader lacks what the backup has: both histories can be restored."""
+    leader, replica = servers.pair()
+    with Follower(target, leader, place=f"{url(leader)},{url(replica)}") as backup:
+        wait_until(lambda: manifests(target), "a base backup")
+        leader("SET", "both", "1")
+        assert_same(leader, replica)
+        replica.kill()
+        leader("SET", "lost", "1")
+        lost = backup.has(leader)
+        digest = leader.digest()
+        leader.kill()
+        replica.start()
+        replica.lead()
+        replica("SET", "instead", "1")
+        wait_until(lambda: len(manifests(target)) == 2, "a new base backup")
+        replica("SET", "more", "1")
+        backup.has(replica)
+    assert backup.said("which was lost in a failover: a new base backup is taken")
+    assert sorted(restored_until(servers, target)("KEYS", "*")) == [b"both", b"instead", b"more"]
+    older = restored_until(servers, f"{target}/{manifests(target)[0]}", lost)
+    assert older.digest() == digest
+
+
+def test_a_journal_that_no_longer_has_the_records(servers: Cluster, target: Path) -> None:
+    leader = servers.node(repl_backlog_size="16kb")
+    with Follower(target, leader) as backup:
+        wait_until(lambda: manifests(target), "a base backup")
+        leader("SET", "k", "v")
+        backup.has(leader)
+    for _ in range(3):
+        leader("SET", "k", "x" * 100_000)
+        leader("SAVE")
+    with Follower(target, leader) as backup:
+        wait_until(lambda: len(manifests(target)) == 2, "a new base backup")
+    assert backup.said("the journal of the server no longer has the log after offset")
+    assert len(found(target)) == 2
+
+
+def test_a_target_that_is_unavailable(servers: Cluster, target: Path, tmp_path: Path) -> None:
+    leader = servers.node()
+    program = Program(leader)
+    with Follower(target, leader) as backup:
+        wait_until(lambda: manifests(target), "a base backup")
+        program.run(10)
+        backup.has(leader)
+        target.rename(tmp_path / "away")
+        program.run(10)
+        wait_until(lambda: backup.said("the lock of this backup is missing"), "it is reported")
+        assert not target.exists()  # as if it was not mounted: nothing is written in its place
+        leader("SAVE")
+        (tmp_path / "away").rename(target)
+        end = backup.has(leader)
+        wait_until(lambda: backup.said("is available again"), "that is reported, too")
+    assert (len(manifests(target)), len(found(target))) == (1, 1)
+    assert restored_until(servers, target, end).digest() == program.digests[end]
+
+
+def test_one_at_a_time(servers: Cluster, target: Path) -> None:
+    leader = servers.node()
+    with Follower(target, leader):
+        wait_until(lambda: manifests(target), "a base backup")
+        for option in ("--continuous", "--keep=2"):
+            output = failed(start("backup", target, option, "--url", url(leader)))
+            assert "is being written there by process" in output
+    assert not list(target.glob("locks/*"))
+
+
+def test_a_first_connection_that_fails(servers: Cluster, target: Path) -> None:
+    node = servers.node(start=False)
+    assert "no answer from" in failed(start("backup", target, "--continuous", "--url", url(node)))
+    assert "--lag needs --continuous" in start("backup", target, "--lag", 2).communicate()[1].decode()
+
+
+def test_only_the_log_that_is_needed_is_kept(servers: Cluster, target: Path) -> None:
+    leader = servers.node()
+    with Follower(target, leader) as backup:
+        wait_until(lambda: manifests(target), "a base backup")
+        for number in range(3):
+            leader("SET", "k", number)
+            backup.has(leader)
+    before = log_files(target)
+    tidelog("backup", target, "--url", url(leader))
+    assert log_files(target) == before
+    assert len(found(target)[0].bases) == 2
+    tidelog("backup", target, "--url", url(leader), "--keep", 1)
+    assert log_files(target) == before[-1:]  # the log can continue from there
+    with Follower(target, leader) as backup:
+        leader("SET", "k", "newest")
+        backup.has(leader)
+    assert len(manifests(target)) == 1
+    assert restored_until(servers, target)("GET", "k") == b"newest"
+
+
+def test_the_drill(tmp_path: Path) -> None:
+    """The commands of docs/backup.md, with other ports."""
+    if shutil.which("redis-cli") is None:
+        pytest.skip("redis-cli is not installed")
+    text = (Path(__file__).parents[3] / "docs/backup.md").read_text()
+    drill = text.partition("<!-- drill -->\n```sh\n")[2].partition("```")[0]
+    for port in ("6399", "6398"):
+        drill = drill.replace(port, str(new_port()))
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name, module in (("tidelog", "tidelog.cli"), ("tidelog-server", "_tidelog_server")):
+        (tools / name).write_text(f"#!/bin/sh\nexec '{sys.executable}' -m {module} \"$@\"\n")
+        (tools / name).chmod(0o755)
+    script = f"trap 'kill $(jobs -p); wait' EXIT\nset -e\n{drill}"
+    environment = os.environ | {"PATH": f"{tools}:{os.environ['PATH']}", "PYTHONPATH": str(Path(__file__).parents[3])}
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 key, 1 of them streams with 3 entries" in done.stdout
+    assert "\n3\n" in done.stdout
+
+
+def test_damaged_and_missing_files(servers: Cluster, target: Path, tmp_path: Path) -> None:
+    leader = servers.node()
+    with Follower(target, leader) as backup:
+        wait_until(lambda: manifests(target), "a base backup")
+        for number in range(3):
+            leader("SET", "k", number)
+            backup.has(leader)
+    _, path, last = log_files(target)[-3:]
+    begin, raw = int(path.name.split("-")[0]), path.read_bytes()
+    new = tmp_path / "new"
+    commands: list[tuple[object, ...]] = [("verify", target), ("restore", target, new)]
+    for at in (0, len(raw) // 2, len(raw) - 1):
+        path.write_bytes(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :])
+        for command in commands:
+            output = tidelog(*command, ok=False)
+            assert f"{path} is damaged" in output
+            assert f"up to log offset {begin:,}: --until {begin}" in output
+        assert not any(tmp_path.glob("new*"))
+    path.unlink()
+    end = int(last.name.split("-")[0])
+    for command in (*commands, ("restore", target, new, "--until", end)):
+        output = tidelog(*command, ok=False)
+        assert f"{path} is missing" in output
+        assert f"to {begin:,} (" in output
+    assert restored_until(servers, target, begin)("GET", "k") == b"0"
+    path.write_bytes(raw)
+    tidelog("verify", target)
+    last.rename(tmp_path / last.name)
+    for command in commands:
+        assert f"{last} is missing" in tidelog(*command, ok=False)
+    assert stored(target) == end

@@ -1,0 +1,263 @@
+"""``tidelog backup --continuous``: a base backup, and then the log of the server as it grows.
+
+    connect (PSYNC after the stored log) -> +CONTINUE    follow the log
+                                         -> +FULLRESYNC  take a base backup, then follow the log
+
+Rule 1: the server may delete records only after they are at the target. They are acknowledged after their chunk was
+        read back.
+Rule 2: the process ends only if it is stopped, if its first connection fails, or if another backup took its target.
+        It retries everything else: a server that is unreachable, and a target that is unavailable.
+Rule 3: memory is bounded: one chunk, and the frames that ``source`` buffers.
+Rule 4: nothing is written while the lock is missing. A target that is not mounted is therefore not written to the
+        directory under its mount point.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+import redis
+
+from tidelog.backup import logstate, ranges
+from tidelog.backup.frames import LogPart
+from tidelog.backup.lock import RENEW, LockLostError, TargetLock
+from tidelog.backup.logstate import LogState
+from tidelog.backup.logwriter import LogWriter
+from tidelog.backup.resume import ResumePoint, resume_point
+from tidelog.backup.retention import prune
+from tidelog.backup.source import BackupSource, LogPosition
+from tidelog.backup.take import Report, take_base
+from tidelog.backup.targets import BackupError, BackupTarget
+from tidelog.operating.tables import size
+from tidelog.transport.backoff import Backoff, Delays
+
+BACKOFF: Final = Backoff(first=0.2, most=10.0)
+POLL: Final = 0.2  # seconds between two checks of whether the process must stop
+SHARE: Final = 0.6  # of the lag, after which records are written; the rest is for the server's interval and the write
+INTERVAL: Final = 0.3  # seconds: a little more than the interval in which a server sends its log
+MOST_DRAINING: Final = 3.0  # seconds, after a signal
+MOST_LAST_ATTEMPTS: Final = 3  # to write the last chunk after a signal
+
+Say = Callable[[str], None]
+
+
+class BackupStoppedError(Exception):
+    """The process was asked to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContinuousOptions:
+    """The options of the command."""
+
+    lag: float  # seconds
+    keep: int | None  # base backups
+
+
+class ContinuousBackup:
+    """The process. ``say`` prints a line about a rare event; ``stop`` is set by a signal."""
+
+    def __init__(
+        self, url: str, place: BackupTarget, options: ContinuousOptions, say: Say, report: Report, stop: threading.Event
+    ) -> None:
+        self._url = url
+        self._place = place
+        self._options = options
+        self._say = say
+        self._report = report
+        self._stop = stop
+        self._delays = Delays(BACKOFF)
+        self._writer: LogWriter | None = None
+        self._state_at = 0.0  # monotonic seconds of the last write of the state file
+        self._connected = False  # a connection has succeeded
+        self._found: ResumePoint | None = None  # where to continue if there is no writer
+
+    def run(self) -> None:
+        """Run until ``stop`` is set. Raises BackupError, or redis.RedisError if the first connection fails."""
+        with TargetLock(self._place) as lock:
+            self._lock = lock
+            self._found = resume_point(self._place)
+            while not self._stop.is_set():
+                try:
+                    self._connection()
+                except BackupStoppedError:
+                    break
+                except LockLostError:
+                    raise
+                except (BackupError, redis.RedisError, OSError) as error:
+                    if not self._connected:
+                        raise
+                    self._wait(error)
+            self._end()
+
+    def _wait(self, error: Exception) -> None:
+        delay = self._delays.next()
+        if _worth_a_line(self._delays):
+            self._say(f"{error}; connecting to the server again")
+        self._stop.wait(delay)
+
+    # -- one connection ------------------------------------------------------------------------------------------
+    def _connection(self) -> None:
+        """Connect, and follow the log until the process is stopped. Raises BackupError or redis.RedisError if the
+        connection is lost."""
+        found, after = self._found, None
+        if self._writer is not None:
+            after = self._writer.position
+        elif found is not None:
+            after = found.position
+        began = datetime.now(UTC)
+        with closing(BackupSource(self._url, True, after)) as source:
+            self._connected = True
+            if source.continued:
+                if self._writer is None and found is not None:
+                    self._writer = self._resumed(found)
+                self._say(f"following the log from offset {after.offset if after else 0:,} on")
+            else:
+                if after is not None:
+                    self._say(f"{_why_not(source, after)}: a new base backup is taken")
+                self._found = None
+                self._base(source, began)
+            self._found = None
+            self._delays.reset()
+            assert self._writer is not None  # noqa: S101 - set by both branches
+            self._follow(source, self._writer)
+
+    def _resumed(self, found: ResumePoint) -> LogWriter:
+        for chunk in found.damaged:
+            self._say(f"{self._place.shown}/{chunk.file} is damaged and is written again")
+            self._place.remove(chunk.file)
+        return LogWriter(found.log, found.position, found.known, found.previous)
+
+    def _base(self, source: BackupSource, began: datetime) -> None:
+        """Take a base backup. The log continues in another directory."""
+        if self._writer is not None:
+            self._store(self._writer)
+            self._writer = None
+        self._lock.check()
+        base, new_bytes = take_base(source, self._url, began, self._place, self._lock, self._reporting)
+        self._say(f"base backup {base.name}: {size(base.size)}, of which {size(new_bytes)} are new, verified")
+        position = LogPosition(base.replid, base.log_offset)
+        self._writer = LogWriter(base.name, position, (ranges.ms_of(base.began), base.log_offset))
+        self._state_at = 0.0
+        if self._options.keep:
+            try:
+                prune(self._place, self._options.keep, self._lock)
+            except LockLostError:
+                raise
+            except BackupError as error:
+                self._say(str(error))
+
+    def _reporting(self, what: str, done: int, total: int) -> None:
+        if self._stop.is_set():
+            raise BackupStoppedError
+        self._report(what, done, total)
+
+    def _follow(self, source: BackupSource, writer: LogWriter) -> None:
+        """Copy the log until the process is stopped or the connection is lost. Raises BackupError then."""
+        try:
+            while not self._stop.is_set():
+                self._take(source, writer)
+                if writer.due(self._options.lag * SHARE):
+                    self._store(writer)
+                    source.stored(writer.stored)
+                self._renew(writer)
+            self._drain(source, writer)
+        finally:
+            if not self._stop.is_set():  # the lost connection does not delay what has arrived
+                self._store(writer)
+
+    def _take(self, source: BackupSource, writer: LogWriter) -> LogPart | None:
+        part = source.take_log(writer.position.offset, POLL)
+        if part is not None:
+            if writer.must_end(part, source.replid):
+                self._store(writer)
+            writer.add(part, source.replid)
+        return part
+
+    def _drain(self, source: BackupSource, writer: LogWriter) -> None:
+        """Copy what the server had logged when the process was asked to stop."""
+        began = time.monotonic()
+        with suppress(BackupStoppedError, BackupError):  # the end of the process reports what is not at the target
+            while (passed := time.monotonic() - began) < MOST_DRAINING:
+                part = self._take(source, writer)
+                if part is not None and part.ms and passed > INTERVAL:
+                    break
+
+    # -- the target ----------------------------------------------------------------------------------------------
+    def _store(self, writer: LogWriter) -> None:
+        """Write the pending records, and retry until that succeeds. Raises BackupStoppedError."""
+        if writer.pending:
+            self._at_target(lambda: self._written(writer))
+
+    def _written(self, writer: LogWriter) -> None:
+        self._lock.check()
+        writer.write(self._place)
+
+    def _renew(self, writer: LogWriter) -> None:
+        """Renew the lock and the state file if that is due."""
+        if not self._state_at or time.monotonic() - self._state_at >= RENEW:
+            self._at_target(lambda: self._write_state(writer))
+
+    def _write_state(self, writer: LogWriter) -> None:
+        self._lock.check()
+        self._lock.renew()
+        ms = writer.known[0] if writer.known[1] == writer.stored else 0
+        logstate.write(self._place, writer.log, LogState(writer.stored, ms, writer.previous))
+        self._state_at = time.monotonic()
+
+    def _at_target(self, work: Callable[[], None]) -> None:
+        failures = Delays(BACKOFF)
+        while True:
+            try:
+                work()
+            except LockLostError:
+                raise
+            except BackupError as error:
+                delay = failures.next()
+                if _worth_a_line(failures):
+                    self._say(f"{error}; trying again")
+                if self._stop.wait(delay):
+                    raise BackupStoppedError from error
+                continue
+            if failures.failures:
+                self._say(f"{self._place.shown} is available again")
+            return
+
+    def _end(self) -> None:
+        """Write what has arrived. Raises BackupError if that fails."""
+        writer = self._writer
+        if writer is None:
+            return
+        for left in range(MOST_LAST_ATTEMPTS - 1, -1, -1):
+            try:
+                if writer.pending:
+                    self._written(writer)
+                self._write_state(writer)
+                return
+            except BackupError as error:
+                if isinstance(error, LockLostError) or not left:
+                    raise BackupError(
+                        f"{error}. The log after offset {writer.stored:,} was not written. The server has it if its"
+                        " journal retains it"
+                    ) from error
+                time.sleep(BACKOFF.first)
+
+
+def _worth_a_line(failed: Delays) -> bool:
+    """Return whether to report a failure: not each of many."""
+    return failed.failures in (1, 10) or failed.failures % 100 == 0
+
+
+def _why_not(source: BackupSource, after: LogPosition) -> str:
+    """Return why the server does not continue after a position."""
+    valid = source.points.get(after.replid)
+    if valid is None:
+        return f"the history of the server is not that of the log up to offset {after.offset:,}"
+    if valid < after.offset:
+        return f"the server lacks the log from offset {valid:,} on, which was lost in a failover"
+    return f"the journal of the server no longer has the log after offset {after.offset:,} (repl-backlog-size)"

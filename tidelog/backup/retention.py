@@ -1,0 +1,48 @@
+"""Removes old backups, and the parts of logs that only they need (``--keep``).
+
+Rule 1: files are removed only under the lock, and only if all remaining manifests are readable.
+Rule 2: of a log, the chunks that end before the oldest remaining base backup of the log are removed. A log that no
+        remaining base backup can be followed by is removed if it began before the oldest of these.
+"""
+
+from __future__ import annotations
+
+from tidelog.backup import ranges
+from tidelog.backup.lock import TargetLock
+from tidelog.backup.logstate import state_file
+from tidelog.backup.manifest import ENDING, backups, chunk_file, load
+from tidelog.backup.targets import BackupError, BackupTarget
+
+
+def prune(place: BackupTarget, keep: int, lock: TargetLock) -> int:
+    """Remove all but the newest ``keep`` backups and all unused files, and return the number of backups removed."""
+    names = backups(place)
+    gone, left = names[:-keep], names[-keep:]
+    try:
+        needed = {chunk_file(digest) for name in left for digest, _ in load(place, name).chunks}
+    except BackupError as error:
+        raise BackupError(f"the backup is complete, but nothing can be removed: {error}") from error
+    for name in gone:
+        place.remove(name + ENDING)
+    place.settle()  # a manifest without its chunks must not reappear
+    for file in place.names("chunks").keys() - needed:
+        lock.renew()
+        place.remove(file)
+    _prune_logs(place, left[0], lock)
+    return len(gone)
+
+
+def _prune_logs(place: BackupTarget, oldest: str, lock: TargetLock) -> None:
+    """Remove the log before the remaining backups, of which ``oldest`` is the first."""
+    first: dict[str, int] = {}  # log -> log offset of the first base backup that it follows
+    for each in ranges.ranges(place):
+        for log_name in {chunk.log for chunk in each.chunks}:
+            first[log_name] = min(each.begin, first.get(log_name, each.begin))
+    for log in ranges.logs(place):
+        unused = log.name not in first and log.name < oldest
+        for chunk in log.chunks:
+            lock.renew()
+            if unused or (log.name in first and chunk.end < first[log.name]):
+                place.remove(chunk.file)
+        if unused:
+            place.remove(state_file(log.name))
