@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import configparser
+import json
+import os
+import re
+import shlex
 import shutil
+import signal
 import socket
 import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
 import pytest
+import yaml
 
+from tests.waiting import eventually
+from tidelog import Client
 from tidelog.cli.program import main
 from tidelog.serverprogram import server_command, server_environment
-from tidelog.testing import free_port
+from tidelog.testing import Server, free_port, running_server
 
 ROOT = Path(__file__).parent.parent
 PACKAGING = ROOT / "packaging"
@@ -107,3 +118,167 @@ def test_the_configuration_file() -> None:
     command = [*server_command(), str(PACKAGING / "tidelog.conf"), "--test-config"]
     done = subprocess.run(command, env=server_environment(), capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout) == (0, f"Configuration OK: port 6379, data in {ROOT / 'data'}\n")
+
+
+# -- containers -------------------------------------------------------------------------------------------------------
+PREFIX = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+UNSHARE = ["unshare", *PREFIX, "--pid", "--fork", "--mount-proc", "--kill-child"]
+HEALTHCHECK = [sys.executable, str(PACKAGING / "healthcheck.py")]
+APP = """
+import os
+
+import msgspec
+from tidelog.workers import App
+
+class Order(msgspec.Struct):
+    n: int
+
+app = App("shop", url=os.environ["TIDELOG_URL"])
+orders = app.topic("orders", Order, partition_by="n", partitions=1)
+
+@app.each(orders)
+async def bill(order: Order) -> None: ...
+"""
+FLOW = """
+flows:
+  copy:
+    connectors:
+      in: {type: stream, key: orders, group: audit}
+      out: {type: stream, key: audited}
+    connect: [in -> out]
+"""
+
+
+def instructions() -> dict[str, str]:
+    """The last instruction of each name in the Containerfile."""
+    text = (PACKAGING / "Containerfile").read_text().replace("\\\n", " ")
+    pairs = (line.split(" ", 1) for line in text.splitlines() if line and not line.startswith("#"))
+    return {name: rest for name, rest in pairs}  # noqa: C416 - dict() does not accept lists
+
+
+@contextmanager
+def first_process(command: list[str], log: Path, **environment: str) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+    """Run a command as process 1 of a PID namespace, as an engine of containers does. Yields its PID outside of it."""
+    if subprocess.run([*UNSHARE, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this user may not create PID namespaces (unshare --pid)")
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [*UNSHARE, *command], cwd=log.parent, env=server_environment() | environment, stdout=output,
+            stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    try:
+        yield int(eventually(lambda: process.poll() is None and children.read_text().split())[0]), process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_the_image() -> None:
+    found = instructions()
+    assert found["USER"].isdecimal()
+    assert int(found["USER"]) > 0
+    assert f"--uid {found['USER']} " in found["RUN"]
+    assert found["VOLUME"] == found["WORKDIR"] == "/data"
+    assert "healthcheck.py" in found["HEALTHCHECK"]
+    copied = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert all((ROOT / name).exists() for name in copied)
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests", "benchmarks"}
+    assert packages < copied, "the installation needs all packages"
+
+
+def test_the_server_as_process_1(tmp_path: Path) -> None:
+    """The entry point of the image: healthy, with and without a password. SIGTERM stops it without a loss of data."""
+    port = free_port()
+    program, *words = json.loads(instructions()["ENTRYPOINT"])
+    assert program == "tidelog-server"
+    words = [str(tmp_path / "data") if word == "/data" else word for word in words]
+    command = [*server_command(), *words, "--port", str(port)]
+    health = [*HEALTHCHECK, str(port)]
+    for password in ("", "secret"):
+        log = tmp_path / f"log{password}"
+        with first_process([*command, *(["--requirepass", password] if password else [])], log) as (pid, process):
+            eventually(lambda: subprocess.run(health, capture_output=True, check=False).returncode == 0, "not healthy")
+            with Client(f"redis://:{password}@127.0.0.1:{port}" if password else f"redis://127.0.0.1:{port}") as client:
+                client.tappend("k", {"n": 1})
+                assert client.tlen("k") == (2 if password else 1)
+                assert client.redis.info("server")["process_id"] == 1
+            os.kill(pid, signal.SIGTERM)
+            assert process.wait(30) == 0
+        assert "bye bye" in log.read_text()
+        assert subprocess.run(health, capture_output=True, check=False).returncode == 1
+
+
+@pytest.fixture(scope="module")
+def peer() -> Iterator[Server]:
+    with running_server() as server:
+        yield server
+
+
+@pytest.mark.parametrize(
+    ("words", "key"), [
+        (["worker", "shop:app"], b"app:shop:"), (["worker", "shop:app", "--workers", "2"], b"app:shop:"),
+        (["flow", "run", "flows.yaml", "--listen", "none"], b"flows:default"),
+    ], ids=["worker", "two workers", "flows"],
+)  # fmt: skip
+def test_a_client_as_process_1(words: list[str], key: bytes, tmp_path: Path, peer: Server) -> None:
+    (tmp_path / "shop.py").write_text(APP)
+    (tmp_path / "flows.yaml").write_text(FLOW)
+    command = [sys.executable, "-m", "tidelog.cli", *words]
+    with peer.client() as client:
+        client.redis.flushall()
+        with first_process(command, tmp_path / "log", TIDELOG_URL=peer.url) as (pid, process):
+            eventually(lambda: any(each.startswith(key) for each in client.redis.scan_iter()), "not ready")
+            os.kill(pid, signal.SIGTERM)
+            assert process.wait(60) == 0, (tmp_path / "log").read_text()
+
+
+def test_a_command_without_a_handler_as_process_1(tmp_path: Path, peer: Server) -> None:
+    """The kernel discards signals to process 1 that have no handler."""
+    command = [sys.executable, "-m", "tidelog.cli", "tail", "k"]
+    with first_process(command, tmp_path / "log", TIDELOG_URL=peer.url) as (pid, process), peer.client() as client:
+        eventually(lambda: client.redis.info("clients")["blocked_clients"], "it does not wait for entries")
+        os.kill(pid, signal.SIGTERM)
+        assert process.wait(30) == 128 + signal.SIGTERM
+
+
+def test_a_server_that_does_not_serve_is_not_healthy() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        health = [*HEALTHCHECK, str(listener.getsockname()[1])]
+        with subprocess.Popen(health, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as check:
+            client, _ = listener.accept()
+            with client:
+                assert client.recv(100) == b"PING\r\n"
+                client.sendall(b"-LOADING tidelog is loading the dataset in memory\r\n")
+            check.communicate()
+        assert check.returncode == 1
+
+
+# -- compose ----------------------------------------------------------------------------------------------------------
+def test_the_services(tmp_path: Path) -> None:
+    """Their commands are valid, their files exist, and Prometheus and Grafana find what they need."""
+    text = (PACKAGING / "compose.yaml").read_text()
+    assert re.findall(r"\$\{(\w+):\?", text) == ["TIDELOG_PASSWORD", "GRAFANA_PASSWORD"], "passwords have no default"
+    compose = yaml.safe_load(re.sub(r"\$\{\w+(:\?[^}]*)?\}", "secret", text))
+    services = compose["services"]
+    entry = json.loads(instructions()["ENTRYPOINT"])[1:]
+    for name in ("server", "replica"):
+        command = [*server_command(), *entry, *shlex.split(services[name]["command"]), "--test-config"]
+        done = subprocess.run(command, env=server_environment(), capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (0, "Configuration OK: port 6379, data in /data\n"), done.stderr
+    main.make_context("worker", shlex.split(services["worker"]["command"]))
+    assert (ROOT / "examples/workers_readings.py").exists()
+    for service in services.values():
+        for volume in service["volumes"]:
+            source = volume.split(":")[0]
+            assert source in compose["volumes"] or (PACKAGING / source).is_dir()
+    prometheus = yaml.safe_load((PACKAGING / "prometheus/prometheus.yml").read_text())
+    assert [(PACKAGING / "prometheus" / file).exists() for file in prometheus["rule_files"]] == [True]
+    targets = [
+        each for job in prometheus["scrape_configs"] for group in job["static_configs"] for each in group["targets"]
+    ]
+    for host, port in (target.split(":") for target in targets):
+        said = services[host]["command"]
+        assert f"--metrics-port {port}" in said or f"--metrics {port}" in said or port == "9465"
+    dashboards = yaml.safe_load((PACKAGING / "grafana/provisioning/dashboards/tidelog.yml").read_text())
+    assert f"./grafana:{dashboards['providers'][0]['options']['path']}:ro" in services["grafana"]["volumes"]

@@ -32,6 +32,7 @@ from tidelog.cli.topics import topics
 from tidelog.cli.worker import worker
 from tidelog.client import PAGE, Client
 from tidelog.client.entries import Batch, StreamId
+from tidelog.operating.signals import end_as_first_process
 from tidelog.operating.tables import counted
 from tidelog.operating.terminal import SafeGroup, echo
 
@@ -74,6 +75,7 @@ def main() -> None:
       tidelog import redis://old:6379         copy streams and strings from Redis
       tidelog export redis://old:6379         copy them back
     """
+    end_as_first_process()
 
 
 for _command in (

@@ -87,6 +87,19 @@ def in_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
+def end_as_first_process() -> None:
+    """Make SIGTERM end this program with status 143 if it is process 1, the only one of a container.
+
+    The kernel discards signals to process 1 for which it has no handler: without this, only SIGKILL would end it.
+    """
+    if os.getpid() == 1 and in_main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _end)
+
+
+def _end(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)
+
+
 def _is_default(number: signal.Signals) -> bool:
     handler: Any = signal.getsignal(number)
     if handler == signal.SIG_IGN:  # set by the parent: nohup, or a shell for ``program &`` in a script
@@ -95,7 +108,7 @@ def _is_default(number: signal.Signals) -> bool:
         return getattr(handler.func, "__func__", None) is asyncio.Runner._on_sigint  # type: ignore[attr-defined]
     if getattr(handler, "__module__", None) == "pyspark.core.context":  # each SparkContext sets it; raises as Python's
         return True
-    return handler in (signal.SIG_DFL, signal.default_int_handler)
+    return handler in (signal.SIG_DFL, signal.default_int_handler, _end)
 
 
 # -- children ------------------------------------------------------------------------------------------------
