@@ -9,6 +9,9 @@ It is one process (``tidelog console``) that serves HTML over HTTP and uses RESP
     security     which requests are served: hosts, origins, CSRF tokens; the headers of all responses
     assets       style sheets and scripts, with their hashes
     infotext     the text of INFO, and the lists of SLOWLOG and CLIENT LIST
+    keynames     keys in URLs; finding keys in steps of bounded cost
+    streams      entries of streams, positions in them, and their summaries
+    payloads     entries as text, JSON, hex, and code
     rendering    templates, and how they display numbers, sizes, times and bytes
     history      the samples of the plots: a bounded stream on the server
     recorder     appends the samples while a user is logged in who may do so

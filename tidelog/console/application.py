@@ -7,6 +7,7 @@ Rule 1: it listens on this machine only, unless the options name another address
 from __future__ import annotations
 
 import asyncio
+import shlex
 import ssl
 from dataclasses import dataclass
 from typing import Final
@@ -17,7 +18,7 @@ from tidelog.console import DEFAULT_LISTEN
 from tidelog.console.assets import Assets
 from tidelog.console.audit import AuditLog
 from tidelog.console.errors import ConsoleError
-from tidelog.console.pages import login, overview
+from tidelog.console.pages import login, overview, stream, streamlist
 from tidelog.console.pages.site import ConsoleSite
 from tidelog.console.recorder import HistoryRecorder
 from tidelog.console.rendering import Renderer
@@ -28,6 +29,7 @@ from tidelog.transport.cancellation import cancel_and_wait
 
 BODY: Final = 1 << 20  # bytes of a request, at most
 BACKLOG: Final = 128
+REDIS_PORT: Final = 6379  # the default of redis-cli
 SHUTDOWN: Final = 2.0  # s that requests have to end
 KEEPALIVE: Final = 30.0  # s after which an idle connection of a browser is closed
 
@@ -63,7 +65,9 @@ class ConsoleServer:
         self._sessions = ConsoleSessions(access)
         renderer = Renderer(Assets(), access.places.replace("redis://", ""))
         recorder = HistoryRecorder(self._sessions) if options.history else None
-        site = ConsoleSite(self._sessions, renderer, self._audit, recorder, local, self._tls is not None)
+        site = ConsoleSite(
+            self._sessions, renderer, self._audit, recorder, local, self._tls is not None, access.urls[0], _cli(access)
+        )
         self._runner = web.AppRunner(
             application(site), access_log=None, shutdown_timeout=SHUTDOWN, keepalive_timeout=KEEPALIVE,
             handler_cancellation=True,
@@ -104,9 +108,19 @@ def application(site: ConsoleSite) -> web.Application:
         middlewares=[guard(site.sessions, site.renderer, site.local)], client_max_size=BODY
     )  # fmt: skip
     app.router.add_get("/static/{path:.+}", site.renderer.assets.serve)
-    for page in (login, overview):
+    for page in (login, overview, streamlist, stream):
         app.router.add_routes(page.routes(site))
     return app
+
+
+def _cli(access: Access) -> str:
+    """Return the options with which redis-cli connects to the first server."""
+    place = access.address(access.urls[0])
+    if place.path:
+        return f"-s {shlex.quote(place.path)}"
+    host = "" if is_loopback(place.host) else f"-h {place.host} "
+    port = "" if place.port == REDIS_PORT else f"-p {place.port} "
+    return f"{host}{port}{'--tls ' if place.tls else ''}".strip()
 
 
 def _address(listen: str) -> tuple[str, int]:

@@ -42,6 +42,7 @@ class UserConnection:
         self._denials: dict[tuple[Value, ...], tuple[float, Exception]] = {}  # by call: until when (monotonic), reply
         self._lock = asyncio.Lock()
         self._closed = False
+        self.tidelog: bool | None = None  # whether the server has the T commands; None: not known yet
 
     async def log_in(self) -> None:
         """Open the connection. Raises LoginError if the server refuses the user, UnavailableError."""

@@ -16,8 +16,9 @@ from aiohttp import web
 
 from tidelog.console.assets import Assets
 from tidelog.console.infotext import text
+from tidelog.console.keynames import in_url
 from tidelog.console.sessions import ConsoleSession
-from tidelog.operating.tables import duration, size, utc
+from tidelog.operating.tables import counted, duration, size, utc
 
 FOLDER: Final = Path(__file__).with_name("templates")
 THEMES: Final = ("auto", "light", "dark")
@@ -34,7 +35,10 @@ class NavigationItem:
     key: str  # the letter that opens it, after g
 
 
-NAVIGATION: Final = (NavigationItem("Overview", "/", "o"),)
+NAVIGATION: Final = (
+    NavigationItem("Overview", "/", "o"),
+    NavigationItem("Streams", "/streams", "s"),
+)
 
 
 def is_fragment(request: web.Request) -> bool:
@@ -52,7 +56,7 @@ class Renderer:
         )  # fmt: skip
         filters: dict[str, Any] = {
             "size": lambda value: size(int(value)), "number": number, "ms": lambda value: duration(int(value)),
-            "utc": lambda ms: utc(int(ms)), "age": age, "text": text,
+            "utc": lambda ms: utc(int(ms)), "age": age, "text": text, "url": in_url, "clock": clock, "counted": counted,
         }  # fmt: skip
         self._environment.filters |= filters
         self.assets = assets
@@ -72,20 +76,27 @@ class Renderer:
         )  # fmt: skip
         return web.Response(text=body, content_type="text/html", status=status)
 
-    def problem(self, request: web.Request, status: int, message: str) -> web.Response:
+    def problem(
+        self, request: web.Request, status: int, message: str, session: ConsoleSession | None
+    ) -> web.Response:
         """Return an error, as a page, as a part of one, or as text."""
         title = TITLES.get(status, "The request failed")
         if is_fragment(request):
             body = self.part("problem_part.html", title=title, message=message)
             return web.Response(text=body, content_type="text/html", status=status)
         if "text/html" in request.headers.get("Accept", ""):
-            return self.page(request, "problem.html", None, status, title=title, message=message)
+            return self.page(request, "problem.html", session, status, title=title, message=message)
         return web.Response(text=message, status=status)
 
 
 def number(value: float) -> str:
     """Return a number with separators between thousands."""
     return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
+
+
+def clock(ms: int) -> str:
+    """Return a time in ms since 1970 with its milliseconds."""
+    return f"{utc(ms - ms % 1000).removesuffix(' UTC')}.{ms % 1000:03}" if ms < 10**14 else utc(ms)
 
 
 def age(ms: int) -> str:

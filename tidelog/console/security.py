@@ -121,24 +121,27 @@ def _host_name(given: str) -> str:
 
 
 def _refused(request: web.Request, error: Exception, renderer: Renderer) -> web.StreamResponse:
+    def problem(status: int, text: str) -> web.Response:
+        return renderer.problem(request, status, text, request.get(SESSION))
+
     if isinstance(error, SessionEndedError):
         return _to_login(request)
     if isinstance(error, web.HTTPRedirection):
         return web.Response(status=error.status, headers={"Location": error.headers["Location"]})
     if isinstance(error, PageError):
-        return renderer.problem(request, error.status, str(error))
+        return problem(error.status, str(error))
     if isinstance(error, UnavailableError):
-        return renderer.problem(request, 503, str(error))
+        return problem(503, str(error))
     if isinstance(error, web.HTTPRequestEntityTooLarge):
-        return renderer.problem(request, 413, "The request is too large.")
+        return problem(413, "The request is too large.")
     if isinstance(error, web.HTTPNotFound):
-        return renderer.problem(request, 404, "There is no such page.")
+        return problem(404, "There is no such page.")
     if isinstance(error, web.HTTPException):
-        return renderer.problem(request, error.status, error.reason)
+        return problem(error.status, error.reason)
     if isinstance(error, asyncio.TimeoutError):
-        return renderer.problem(request, 503, "The server did not reply in time.")
+        return problem(503, "The server did not reply in time.")
     log.error("%s %s: %s", request.method, request.path, error, exc_info=error)
-    return renderer.problem(request, 500, f"Internal error: {type(error).__name__}. The log of the console has more.")
+    return problem(500, f"Internal error: {type(error).__name__}. The log of the console has more.")
 
 
 def _to_login(request: web.Request) -> web.Response:

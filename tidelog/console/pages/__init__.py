@@ -2,5 +2,7 @@
 
     site      what the pages share: sessions, templates, the audit log
     login     login and logout
+    streamlist  finds streams
+    stream    one stream: browse, follow, append
     overview  the server: its state, replicas or group, WAL, checkpoints, slow log, clients, and plots over time
 """

@@ -25,6 +25,8 @@ class ConsoleSite:
     recorder: HistoryRecorder | None  # None: the samples of the plots are not recorded
     local: bool  # only this machine can connect
     tls: bool
+    url: str  # of the server, without user and password, for code that users copy
+    cli_options: str  # of redis-cli, for the same purpose
 
     def page(self, request: web.Request, template: str, **values: Any) -> web.Response:
         """Return a page for the logged-in user."""

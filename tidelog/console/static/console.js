@@ -98,6 +98,27 @@ document.addEventListener("keydown", (event) => {
   } else if (last === "g") document.querySelector(`nav a[data-key="${CSS.escape(event.key)}"]`)?.click();
 });
 
+// -- buttons -------------------------------------------------------------------------------------------------------
+// data-dialog="ID" opens a dialog, data-close closes the dialog around it, data-copy="ID" copies the text of an element,
+// and data-open="ID" opens the address data-target with the value of a field at its end.
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("button");
+  if (!button) return;
+  const { dialog, copy, open, target } = button.dataset;
+  if (dialog) $(dialog).showModal();
+  if ("close" in button.dataset) button.closest("dialog").close();
+  if (open && $(open).value) location.assign(target + encodeURIComponent($(open).value));
+  if (copy) {
+    try {
+      await navigator.clipboard.writeText($(copy).textContent);
+      button.textContent = "Copied";
+    } catch { // no permission, or not a secure context
+      getSelection().selectAllChildren($(copy));
+      button.textContent = "Selected";
+    }
+  }
+});
+
 document.addEventListener("DOMContentLoaded", () => {
   $("theme").addEventListener("click", () => {
     setTheme(THEMES[(THEMES.indexOf(document.documentElement.dataset.theme) + 1) % THEMES.length]);
