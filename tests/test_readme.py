@@ -26,10 +26,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.replication.cluster import PATIENCE, wait_until
+from tests.replication.cluster import wait_until
 from tests.replication.sentinels import sentinels
 from tests.tidelog.spark.conftest import spark
 from tests.tidelog.spark.sparkkit import require_spark
+from tests.waiting import PATIENCE
 from tidelog.testing import Server, free_port, running_server
 
 __all__ = ["spark"]

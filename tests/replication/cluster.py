@@ -26,13 +26,12 @@ from redis.retry import Retry
 from storage.model.records import AWAY_RECORD
 from tests.replication.differences import differences
 from tests.replication.proxy import Proxy
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 from tests.wire.rawclient import Raw
 from tidelog.testing import Server
 
 T = TypeVar("T")
 Word = bytes | str | int
-PATIENCE = 20.0  # seconds that a condition may take to come true
 
 # Small and fast. Everything else is as it comes.
 FAST: dict[str, str | int] = {

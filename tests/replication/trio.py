@@ -16,7 +16,8 @@ class Trio:
 
     def __init__(self, made: Cluster) -> None:
         self.cluster = made
-        nodes = [made.node(checkpoint_size="1mb", stream_node_max_entries=64) for _ in range(3)]
+        # A busy machine must not end links: tests count how replicas came back.
+        nodes = [made.node(checkpoint_size="1mb", stream_node_max_entries=64, repl_timeout=60) for _ in range(3)]
         self.a, self.b, self.c = nodes
         self.b_link = made.proxy(self.a)
         self.c_link = made.proxy(self.b)  # between c and the server that it follows
