@@ -44,6 +44,7 @@ from storage.nodes.coded import is_coded
 from storage.nodes.compaction import compacted
 from storage.nodes.packed import new_decompressor
 from storage.streams.capture import Capture, StreamCapture
+from storage.streams.metadata import plain
 
 TOGETHER = 256  # number of sids that are sorted together
 
@@ -51,7 +52,7 @@ TOGETHER = 256  # number of sids that are sorted together
 def is_plain(capture: Capture) -> bool:
     """Return whether earlier versions can read all entries of a capture, so that the late databases are not needed."""
     return not any(
-        stream.meta[:1] == b"\2" or stream.tombstones or stream.producers for stream in capture.streams
+        plain(stream.meta)[:1] == b"\2" or stream.tombstones or stream.producers for stream in capture.streams
     ) and not any(meta[:1] == b"\2" for _, _, meta, _ in capture.groups)
 
 

@@ -230,7 +230,7 @@ class Incoming:
             sound = everything >= end and holes + max(0, start - meta.first_ord) <= known
         else:
             sound = everything == end and not holes
-        self._late = self._late or raw[:1] == b"\2"
+        self._late = self._late or metadata.plain(raw)[:1] == b"\2"
         return sound and (claimed, claimed_total) == (count, total & MASK64)
 
     def _check_tombstones(self, key: bytes, value: bytes) -> bool:

@@ -26,6 +26,9 @@ are first written. Earlier versions read a store without them and refuse a store
 unknown names in "meta": b"nodes" is written with the first coded node (storage.nodes.coded), b"away" with the first
 shift of served time. All other databases exist from the beginning.
 
+The delayed entries of a key (storage.streams.delayed) are a stream with the same key, whose meta begins with a byte 4:
+earlier versions refuse it. Its only group has an empty name, and the value contains the index.
+
 A node ends at or before the start of the next one, so that nodes that end at or before the stream's first_ord are known
 to be evicted without being read. All ordinals between two nodes have tombstones: a node without living entries is not
 stored. Deleted entries of a node may have lost their bytes (storage.nodes.compaction). The last node of a stream may be

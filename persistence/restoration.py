@@ -29,6 +29,8 @@ from resp.errors import REMEDY, CorruptError
 from storage.keyspace.keyspace import Keyspace
 from storage.model.ids import MASK64
 from storage.model.records import unpack_sizes
+from storage.streams.delayed import DelayedEntries
+from storage.streams.metadata import is_companion
 from storage.streams.stages import Stage
 from storage.streams.stream import Stream
 
@@ -104,6 +106,7 @@ class Restoration:
 
     def _restore_streams(self) -> tuple[int, int]:
         made: dict[int, Stream] = {}
+        companions: dict[int, DelayedEntries] = {}
         claimed: dict[int, tuple[int, int]] = {}  # sid -> nodes, their sum
         for key, value in self._entries(STREAMS):
             (sid,) = U64.unpack(key)
@@ -111,7 +114,12 @@ class Restoration:
             at = CRC.size + STREAM.size
             if expire >> 63:
                 raise CorruptError(f"the expiry of stream {sid} is invalid")
-            made[sid] = self._ks.restore_stream(value[at : at + length], sid, value[at + length :], expire)
+            name, meta = value[at : at + length], value[at + length :]
+            if is_companion(meta):
+                made[sid] = self._ks.restore_delayed(name, sid, meta)
+                companions[sid] = self._ks.delayed[name]
+            else:
+                made[sid] = self._ks.restore_stream(name, sid, meta, expire)
             claimed[sid] = count, total
         nodes = self._restore_nodes(made, claimed)
         self._restore_additions(made)
@@ -126,8 +134,12 @@ class Restoration:
             name = value[at - name_len : at]
             if short(name) != key[U64.size :]:
                 raise CorruptError(f"the group {name!r} has the key of another one")
-            self._ks.restore_group(of, name, value[at : at + meta_len], value[at + meta_len :])
-        return len(made), nodes
+            if not name and of.sid in companions:
+                companions[of.sid].restore(value[at : at + meta_len], value[at + meta_len :])
+            else:
+                self._ks.restore_group(of, name, value[at : at + meta_len], value[at + meta_len :])
+        self._ks.restored_delayed()
+        return len(made) - len(companions), nodes
 
     def _restore_additions(self, made: dict[int, Stream]) -> None:
         """Restore the tombstones and producers of streams."""

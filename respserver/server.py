@@ -51,6 +51,7 @@ from respserver.roles.replicas import Replicas
 from respserver.roles.roles import Roles
 from respserver.runtime.clock import Clock
 from respserver.runtime.data import Data
+from respserver.runtime.deliveries import Deliveries
 from respserver.runtime.gates import Gates
 from respserver.runtime.memory import Memory
 from respserver.runtime.outofmemory import OutOfMemory
@@ -170,6 +171,9 @@ class RespServer:
         )
 
     def _build_connections(self, parts: RuntimeParts) -> None:
+        self.deliveries = Deliveries(
+            parts, self.served_time, lambda: self._may_expire(), self._guarded, self._by_hand
+        )  # fmt: skip
         self._admission = Admission(parts, self.clients, self.users)
         self._limits, self._sockets = (
             OutputLimits(self.config),
@@ -284,6 +288,8 @@ class RespServer:
         ticks.release()
         if self.blocking.count:
             self._schedule_wake()
+        if len(ks.due):
+            self.deliveries.schedule()
 
     def _schedule_wake(self) -> None:
         if self._by_hand:
@@ -380,6 +386,7 @@ class RespServer:
             return  # after a stall, replicas and clients would also appear to have been silent
         if self._expirer is None:
             self._expire(now)
+        self.deliveries.on_time()
         self.blocking.wake(now, mono)
         self.ticks.on_time()
         self.pauses.on_time(mono)
@@ -445,6 +452,7 @@ class RespServer:
         ks.hits, ks.misses = old.hits, old.misses
         ks.expired_keys, ks.expired_groups = old.expired_keys, old.expired_groups
         ks.stages.expired = old.stages.expired
+        ks.delivered_entries = old.delivered_entries
         cache, before = ks.pool.cache, old.pool.cache
         cache.hits, cache.misses = cache.hits + before.hits, cache.misses + before.misses
         ks.watchers = old.watchers
@@ -487,6 +495,7 @@ class RespServer:
         for timer in (self._cron, self._waker, self._expirer, self._after_stall, self._forgetter):
             if timer is not None:
                 timer.cancel()
+        self.deliveries.stop()
         self.tick()
         self.on_stage("its connections to other servers", LONGEST)
         await self.roles.finish()

@@ -34,6 +34,9 @@ def memory_usage(ctx: Context, argv: list[bytes]) -> Reply:
     if not isinstance(value, Stream):
         return reply.integer(size + STRING_BYTES + len(value.value))
     size += value.memory_bytes()
+    delayed = ctx.ks.delayed.get(argv[2])
+    if delayed is not None:
+        size += delayed.memory_bytes()
 
     def add(groups: Sequence[Group]) -> None:
         nonlocal size

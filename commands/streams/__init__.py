@@ -1,6 +1,7 @@
 """The stream commands. docs/semantics.md defines what each one does; numbers in brackets are its points.
 
     append      TAPPEND, TAPPEV, TMAPPEND
+    delays      TDELAY
     elements    redelivered messages as elements of replies, sliced out of their nodes while they are sent
     groupread   TREAD for a group: due messages first, then new entries
     groups      TACK, TNACK, TTOUCH, TPENDING, TGROUP

@@ -15,6 +15,7 @@ from resp import reply as encode
 from resp.errors import CommandError
 from storage.groups.group import Group
 from storage.model.ids import MAX_ID, format_id, parse_id, parse_range_end, parse_range_start
+from storage.streams.delayed import DelayedEntries
 from storage.streams.stream import Stream
 
 _reads = partial(command, flags="readonly", complexity="O(log N + M): N macro nodes, M entries returned.")
@@ -108,10 +109,10 @@ def tinfo(ctx: Context, argv: list[bytes]) -> Reply:
     stream = ctx.ks.read_stream(argv[1], ctx.now)
     if stream is None:
         raise CommandError(errors.NO_SUCH_KEY)
-    totals = _GroupTotals()
+    totals, delayed = _GroupTotals(), ctx.ks.delayed.get(argv[1])
 
     def finish(ctx: Context) -> bytes:
-        return encode.encode(ctx.session.proto, _info(stream, totals))
+        return encode.encode(ctx.session.proto, _info(stream, totals, delayed))
 
     return in_parts(list(stream.groups.values()), totals.add, finish, ctx)
 
@@ -133,7 +134,7 @@ class _GroupTotals:
             self.deadlettered += group.deadlettered
 
 
-def _info(stream: Stream, groups: _GroupTotals) -> dict[str, int | bytes | None]:
+def _info(stream: Stream, groups: _GroupTotals, delayed: DelayedEntries | None) -> dict[str, int | bytes | None]:
     """Return TINFO's map."""
     found: dict[str, int | bytes | None] = {
         "length": stream.length,
@@ -145,7 +146,7 @@ def _info(stream: Stream, groups: _GroupTotals) -> dict[str, int | bytes | None]
         "deleted-to": format_id(stream.max_deleted),
         "evicted-to": format_id(stream.evicted_to),
         "nodes": stream.node_count,
-        "memory-bytes": stream.memory_bytes() + groups.bytes,
+        "memory-bytes": stream.memory_bytes() + groups.bytes + (0 if delayed is None else delayed.memory_bytes()),
         "disk-bytes": stream.disk_bytes(),
         "groups": len(stream.groups),
         "pending": groups.pending,
@@ -155,4 +156,6 @@ def _info(stream: Stream, groups: _GroupTotals) -> dict[str, int | bytes | None]
     }
     if stream.retention is not None:
         found["retain"] = stream.retention.words()
+    if delayed is not None:
+        found["delayed"] = len(delayed)
     return found

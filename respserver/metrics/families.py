@@ -157,6 +157,8 @@ _KEYSPACE = (
     _gauge("stages", "Stages."),
     _gauge("stages_bytes", "Memory of the stages."),
     _counter("stages_expired", "Stages that have expired."),
+    _gauge("delayed_entries", "Entries that will join their streams later (TDELAY)."),
+    _counter("delayed_entries_delivered", "Delayed entries that have joined their streams."),
     _gauge("fences", "Fences."),
 )
 _REPLICATION = (

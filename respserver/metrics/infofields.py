@@ -180,6 +180,8 @@ FIELDS: Final[dict[str, InfoField]] = {
     "stages": InfoField("stages"),
     "stage_bytes": InfoField("stages_bytes"),
     "stages_expired": InfoField("stages_expired"),
+    "delayed_entries": InfoField("delayed_entries"),
+    "delayed_delivered": InfoField("delayed_entries_delivered"),
     "fences": InfoField("fences"),
 }
 

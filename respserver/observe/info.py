@@ -394,6 +394,8 @@ def _streams(s: ServerStats) -> Fields:
     yield "stage_bytes", stages.bytes
     yield "stages_expired", stages.expired
     yield "fences", len(stages.fences)
+    yield "delayed_entries", s.keyspace.delayed_count
+    yield "delayed_delivered", s.keyspace.delivered_entries
 
 
 _SECTIONS: dict[str, tuple[str, Callable[[ServerStats], Fields]]] = {

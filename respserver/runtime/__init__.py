@@ -3,6 +3,7 @@
     clock         the clocks, which tests replace
     confirmation  what decides when withheld replies may be released
     data          the open data directory, and the keyspace built from it
+    deliveries    moves delayed entries to their streams when they are due
     gates         the current reasons to refuse or delay commands
     memory        the memory in use, and the gate that maxmemory closes
     outofmemory   what the server does when a memory allocation fails

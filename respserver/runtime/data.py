@@ -111,9 +111,12 @@ class Data:
         return None if key is None or self.stream(key, sid) is None else key
 
     def stream(self, key: bytes, sid: int) -> Stream | None:
-        """Return the stream at a key, if it is this one."""
+        """Return the stream at a key, or the stream of its delayed entries, if it is this one."""
         value = self.ks.keys.get(key)
-        return value if isinstance(value, Stream) and value.sid == sid else None
+        if isinstance(value, Stream) and value.sid == sid:
+            return value
+        delayed = self.ks.delayed.get(key)
+        return delayed.entries if delayed is not None and delayed.entries.sid == sid else None
 
     def note_damage(self, error: DamagedNodeError) -> str:
         """Record a damaged node that a read has met. Return the text of the error, with the key."""

@@ -92,4 +92,4 @@ class ServedTime(ServerPart):
 
 def _has_deadlines(ks: Keyspace) -> bool:
     """Return whether anything depends on served time."""
-    return bool(ks.group_bytes or ks.uncounted or ks.stages.by_name)
+    return bool(ks.group_bytes or ks.uncounted or ks.stages.by_name or ks.delayed_count)

@@ -2,6 +2,7 @@
 
     keyspace       all keys, and the mutators of keys and streams
     groupmutators  the mutators of groups: deliver, acknowledge, set due times, drop, claim
+    delaymutators  the mutators of delayed entries: delay, join, cancel
     stagemutators  the mutators of stages: stage, publish, drop
     manykeys       changes and reads of many keys at once
     keytable       the keys and their lookup
@@ -12,6 +13,7 @@
     expiry         expiry of keys, groups, stages and producers
     deadletters    removal of messages that expired or reached the delivery limit, and their dead letters
     recordheads    cached heads of the most frequent records
+    delivering     moves delayed entries that are due to their streams
     replay         applies records
     retaining      evicts what the retention policies of streams do not retain
     validation     validation of records from another server

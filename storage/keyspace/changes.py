@@ -19,6 +19,8 @@ from typing import Final
 
 from storage.keyspace.values import Value
 from storage.streams.capture import Capture
+from storage.streams.delayed import DelayedEntries
+from storage.streams.metadata import COMPANION
 from storage.streams.stages import Stages
 from storage.streams.stream import Stream
 
@@ -29,17 +31,23 @@ class Changes:
     """The changes of a keyspace that the next checkpoint must write, as reported by the mutators."""
 
     __slots__ = (
-        "_capture", "_expires", "_held_expires", "_held_streams", "_held_strings", "_keys", "_left", "_moved",
-        "_stages", "count", "dead_groups", "dead_streams", "flushed", "held", "streams", "strings",
+        "_capture", "_delayed", "_expires", "_held_delayed", "_held_expires", "_held_streams", "_held_strings", "_keys",
+        "_left", "_moved", "_stages", "count", "dead_groups", "dead_streams", "delayed", "flushed", "held", "streams",
+        "strings",
     )  # fmt: skip
 
-    def __init__(self, keys: dict[bytes, Value], expires: dict[bytes, int], stages: Stages) -> None:
+    def __init__(
+        self, keys: dict[bytes, Value], expires: dict[bytes, int], stages: Stages, delayed: dict[bytes, DelayedEntries]
+    ) -> None:  # fmt: skip
         """Refer to the arguments, which belong to the keyspace; it may empty them but never replaces them."""
         self._keys = keys
         self._expires = expires
         self._stages = stages
+        self._delayed = delayed
         self.count = 0  # number of changes since the last completed checkpoint
         self.streams: dict[bytes, Stream] = {}  # the ``dirty`` flag of each is set
+        # those whose companion or index changed; the ``dirty`` flag of each companion is set
+        self.delayed: dict[bytes, DelayedEntries] = {}
         self.strings: set[bytes] = set()  # keys whose string changed or was deleted
         self.dead_streams: list[int] = []
         self.dead_groups: list[tuple[int, bytes]] = []
@@ -48,6 +56,7 @@ class Changes:
         self._capture = Capture()
         self._held_expires = expires  # key -> expiry of held keys; the keyspace's own unless it was flushed
         self._held_streams: dict[bytes, Stream] = {}
+        self._held_delayed: dict[bytes, DelayedEntries] = {}
         self._held_strings: set[bytes] = set()
         self._left: list[bytes] = []  # keys held at the beginning of the capture, in reverse order
         self._moved: dict[int, bytes] = {}  # sid -> key, of streams that were captured and then renamed
@@ -68,6 +77,22 @@ class Changes:
         self.dead_streams.append(sid)
         self.streams.pop(key, None)
 
+    def delayed_entries(self, key: bytes, delayed: DelayedEntries) -> None:
+        if not delayed.entries.dirty:
+            delayed.entries.dirty = True
+            self.delayed[key] = delayed
+
+    def delayed_moved(self, key: bytes, new: bytes, delayed: DelayedEntries) -> None:
+        self.delayed.pop(key, None)
+        if delayed.entries.sid in self._capture.stream_keys:
+            self._moved[delayed.entries.sid] = new
+        delayed.entries.dirty = True
+        self.delayed[new] = delayed
+
+    def delayed_gone(self, key: bytes, sid: int) -> None:
+        self.dead_streams.append(sid)
+        self.delayed.pop(key, None)
+
     def all_gone(self) -> None:
         """Prepare for FLUSHALL."""
         if self.held:
@@ -77,6 +102,7 @@ class Changes:
             # held streams remain here and can no longer change; without this, their expiries would be lost
             self._held_expires = self._expires.copy()
         self.streams.clear()
+        self.delayed.clear()
         self.strings.clear()
         self.dead_streams.clear()
         self.dead_groups.clear()
@@ -92,9 +118,10 @@ class Changes:
         self._capture = capture
         self._held_expires = self._expires
         self._held_streams, self.streams = self.streams, {}
+        self._held_delayed, self.delayed = self.delayed, {}
         self._held_strings, self.strings = self.strings, set()
         self._moved.clear()
-        self._left = [*self._held_streams, *self._held_strings]
+        self._left = [*self._held_streams, *self._held_delayed, *self._held_strings]
         self._left.reverse()
         self.held = bool(self._left)
         self._stages.begin(capture)
@@ -117,6 +144,10 @@ class Changes:
         if stream is not None:
             self._take_stream(key, stream)  # can fail; the stream is then still held
             del self._held_streams[key]
+        delayed = self._held_delayed.get(key) if self._held_delayed else None
+        if delayed is not None:
+            self._take_delayed(key, delayed)
+            del self._held_delayed[key]
         if key in self._held_strings:
             self._take_string(key)
             self._held_strings.remove(key)
@@ -132,6 +163,17 @@ class Changes:
             if group.dirty:
                 group.dirty = False
                 capture.groups.append((stream.sid, name, group.meta(), group.pending.parts()))
+
+    def _take_delayed(self, key: bytes, delayed: DelayedEntries) -> None:
+        capture, entries = self._capture, delayed.entries
+        taken = entries.capture()
+        taken.meta = COMPANION + taken.meta
+        capture.streams.append(taken)
+        capture.stream_keys[entries.sid] = key, 0
+        entries.dirty = False
+        if delayed.changed:
+            delayed.changed = False
+            capture.groups.append((entries.sid, b"", delayed.meta(), delayed.parts()))
 
     def _take_string(self, key: bytes) -> None:
         value = self._keys.get(key)
@@ -156,7 +198,7 @@ class Changes:
                 key = self._key_now(capture, one.sid)
                 stream = self._find(key, one.sid)
                 if stream is not None and stream.captured(one):
-                    self.stream(key, stream)
+                    self._changed(key, stream)
         if limit > 0:
             del capture.strings[-limit:]
         if taken or capture.strings:
@@ -177,20 +219,32 @@ class Changes:
             stream = self._find(key, taken.sid)
             if stream is not None:
                 stream.uncaptured(taken)
-                self.stream(key, stream)
-        for sid, name, _, _ in capture.groups:
-            stream = self._find(self._key_now(capture, sid), sid)
-            if stream is not None and name in stream.groups:
-                stream.groups[name].dirty = True
+                self._changed(key, stream)
+        self._groups_failed(capture)
         for key, stream in self._held_streams.items():  # not captured yet when the capture failed
             if self._find(key, stream.sid) is not None:
                 self.streams[key] = stream
+        for key, delayed in self._held_delayed.items():
+            if self._find(key, delayed.entries.sid) is not None:
+                self.delayed[key] = delayed
         self.strings.update(self._held_strings)
         self.strings.update([key for key, _, _ in capture.strings])
         self.strings.update(capture.dead_strings)
-        self._held_streams, self._held_strings, self._left, self.held = {}, set(), [], False
+        self._held_streams, self._held_delayed, self._held_strings = {}, {}, set()
+        self._left, self.held = [], False
         self._capture = Capture()
         self._stages.capture_failed(capture, self.flushed and not capture.flushed)
+
+    def _groups_failed(self, capture: Capture) -> None:
+        for sid, name, _, _ in capture.groups:
+            key = self._key_now(capture, sid)
+            stream = self._find(key, sid)
+            if stream is None:
+                continue
+            if not name:  # the index of a companion
+                self._delayed[key].changed = True
+            elif name in stream.groups:
+                stream.groups[name].dirty = True
 
     def _key_now(self, capture: Capture, sid: int) -> bytes:
         """Return the current key of a captured stream, which may have been renamed."""
@@ -198,6 +252,17 @@ class Changes:
         return capture.stream_keys[sid][0] if moved is None else moved
 
     def _find(self, key: bytes, sid: int) -> Stream | None:
-        """Return a captured stream, or None if it was deleted."""
+        """Return a captured stream or companion, or None if it was deleted."""
         value = self._keys.get(key)
-        return value if isinstance(value, Stream) and value.sid == sid else None
+        if isinstance(value, Stream) and value.sid == sid:
+            return value
+        delayed = self._delayed.get(key)
+        return delayed.entries if delayed is not None and delayed.entries.sid == sid else None
+
+    def _changed(self, key: bytes, stream: Stream) -> None:
+        """Record that a stream or companion has changed."""
+        delayed = self._delayed.get(key)
+        if delayed is not None and delayed.entries is stream:
+            self.delayed_entries(key, delayed)
+        else:
+            self.stream(key, stream)

@@ -8,11 +8,14 @@ from hashlib import sha256
 from storage.keyspace.values import String, Value
 from storage.model.ids import MAX_ID
 from storage.model.timers import NEVER
+from storage.streams.delayed import DelayedEntries
 from storage.streams.stages import Stages
 from storage.streams.stream import Stream
 
 
-def digest(keys: dict[bytes, Value], expires: dict[bytes, int], stages: Stages) -> str:
+def digest(
+    keys: dict[bytes, Value], expires: dict[bytes, int], stages: Stages, delayed: dict[bytes, DelayedEntries]
+) -> str:  # fmt: skip
     """Return a SHA-256 of the content, equal for equal states. Excludes the deadlines of groups, which reads change."""
     total = sha256()
     for key in sorted(keys):
@@ -22,6 +25,9 @@ def digest(keys: dict[bytes, Value], expires: dict[bytes, int], stages: Stages) 
             total.update(b"S%d:%b" % (len(value.value), value.value))
         else:
             _add_stream(value, total.update)
+        if key in delayed and delayed[key].entries.next_ord:
+            total.update(b"L")
+            _add_stream(delayed[key].entries, total.update)
     stages.digest(total.update)
     return total.hexdigest()
 

@@ -1,8 +1,8 @@
 """The keyspace: all keys, and the only way to change them.
 
-Rule 1: only the mutators here, in ``manykeys``, ``groupmutators``, and ``stagemutators`` change a keyspace's content.
-Each applies one effect and logs its record. ``replay`` calls the same mutators with the contents of the records, so
-that a log replays to the state of the server that wrote it.
+Rule 1: only the mutators here, in ``manykeys``, ``groupmutators``, ``delaymutators``, and ``stagemutators`` change a
+keyspace's content. Each applies one effect and logs its record. ``replay`` calls the same mutators with the contents of
+the records, so that a log replays to the state of the server that wrote it.
 Rule 2: no clock is read. ``now`` is an argument, and records contain only explicit times.
 Rule 3: a key expires when it is looked up (``keytable``) or by its timer (``expiry``), and an explicit DELETE is
 logged. Neither replay nor a ``follower`` expires keys. A follower hides an expired key until the DELETE of its leader
@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from resp import errors
-from resp.errors import CommandError
+from resp.errors import CommandError, CorruptError
 from storage.groups.group import Group
 from storage.keyspace import events
 from storage.keyspace.changes import Changes
@@ -39,6 +39,7 @@ from storage.model.ids import MASK64
 from storage.model.timers import NEVER, TwoClocks
 from storage.nodes.pool import NodePool
 from storage.streams.capture import Capture
+from storage.streams.delayed import WALL, DelayedEntries
 from storage.streams.retention import RetentionPolicy
 from storage.streams.stages import Stage, Stages
 from storage.streams.stream import Stream
@@ -61,6 +62,9 @@ class Keyspace(KeyTable):
         super().__init__()
         self.pool = pool
         self.stages = Stages()
+        self.delayed: dict[bytes, DelayedEntries] = {}  # of the streams that have, or had, delayed entries
+        self.delayed_count = 0  # number of all delayed entries
+        self.due = TwoClocks()  # the earliest due times of delayed entries; the server delivers them
         self.timers = TwoClocks()  # timers of keys, groups, stages, and pending messages that must leave
         self.away = 0  # ms: wall-clock time minus served time
         # Bounds of the current served time. Set by the server; unbounded on a replica.
@@ -84,7 +88,8 @@ class Keyspace(KeyTable):
         # statistics since the start
         self.expired_keys = 0
         self.expired_groups = 0
-        self.changes = Changes(self.keys, self.expires, self.stages)  # for the next checkpoint
+        self.delivered_entries = 0  # delayed entries that have joined their streams
+        self.changes = Changes(self.keys, self.expires, self.stages, self.delayed)  # for the next checkpoint
 
     # -- the log ---------------------------------------------------------------------------------------------
     def take_batch(self) -> bytes:
@@ -458,6 +463,12 @@ class Keyspace(KeyTable):
             if value.retention is not None:
                 self._unretain(key, value)
                 self._uncheck(new, value)
+            delayed = self.delayed.pop(key, None)
+            if delayed is not None:
+                self.delayed[new] = delayed
+                self.changes.delayed_moved(key, new, delayed)
+                self._not_due(key)
+                self.arm_delayed(new, delayed)
         else:
             self.string_bytes += len(new) - len(key)
             self.changes.strings.update((key, new))
@@ -517,11 +528,21 @@ class Keyspace(KeyTable):
             self.stream_keys -= len(key)
             self.changes.stream_gone(key, value.sid)
             self.pool.cache.drop_stream(value.sid)
+            delayed = self.delayed.pop(key, None)
+            if delayed is not None:
+                self._forget_delayed(key, delayed)
         else:
             self.string_bytes -= len(key) + len(value.value)
             self.changes.strings.add(key)
 
-    def flush(self) -> list[dict[bytes, Value] | dict[bytes, int]]:
+    def _forget_delayed(self, key: bytes, delayed: DelayedEntries) -> None:
+        delayed.gone()
+        self.delayed_count -= len(delayed)
+        self._not_due(key)
+        self.changes.delayed_gone(key, delayed.entries.sid)
+        self.pool.cache.drop_stream(delayed.entries.sid)
+
+    def flush(self) -> list[dict[bytes, Value] | dict[bytes, int] | dict[bytes, DelayedEntries]]:
         """Remove everything (FLUSHALL). Return the containers of the content.
 
         Since freeing millions of objects takes time, the caller may do it step by step.
@@ -533,10 +554,15 @@ class Keyspace(KeyTable):
             if key in gone:
                 self.touch_watchers(key)
         self.pool.cache.clear()
-        old: list[dict[bytes, Value] | dict[bytes, int]] = [gone, self.index.clear(), self.expires.copy()]
+        old: list[dict[bytes, Value] | dict[bytes, int] | dict[bytes, DelayedEntries]] = [
+            gone, self.index.clear(), self.expires.copy(), self.delayed.copy(),
+        ]  # fmt: skip
         self.keys.clear()
         self.expires.clear()
         self.stages.clear()
+        self.delayed.clear()
+        self.delayed_count = 0
+        self.due.clear()
         self.timers.clear()
         self.unchecked.clear()
         self.string_bytes = self.stream_keys = self.group_bytes = self.expiring_names = 0
@@ -589,6 +615,22 @@ class Keyspace(KeyTable):
         if producers is not None and producers.by_name:
             self.timers.arm(timers.PRODUCED, key, b"", producers.oldest_end())
 
+    def delayed_logged(self, key: bytes, delayed: DelayedEntries, record: bytes) -> None:
+        """Log a record that changed the delayed entries of a key."""
+        self.changes.delayed_entries(key, delayed)
+        self._logged(key, record)
+
+    def arm_delayed(self, key: bytes, delayed: DelayedEntries) -> None:
+        """Arm the timers for the earliest due times of a key."""
+        for kind, wall in ((timers.DUE_SERVED, 0), (timers.DUE_WALL, WALL)):
+            first = delayed.first_due(wall)
+            if first is not None:
+                self.due.arm(kind, key, b"", first)
+
+    def _not_due(self, key: bytes) -> None:
+        self.due.cancel(timers.DUE_SERVED, key)
+        self.due.cancel(timers.DUE_WALL, key)
+
     def arm_stage(self, name: bytes, stage: Stage) -> None:
         if stage.deadline:
             self.timers.arm(timers.STAGE_EXPIRY, name, b"", stage.deadline)
@@ -614,6 +656,26 @@ class Keyspace(KeyTable):
         self._add_stream(key, stream)
         self._set_deadline(key, expire_at)
         return stream
+
+    def restore_delayed(self, key: bytes, sid: int, meta: bytes) -> Stream:
+        """Add the companion of a key from a checkpoint. The caller adds nodes, then restores the index.
+
+        Raises CorruptError if it is damaged, or if there are two.
+        """
+        if key in self.delayed:
+            raise CorruptError(f"stream {sid} has the delayed entries of a key that has others")
+        entries = Stream.restore(sid, meta, self.pool)
+        self.delayed[key] = DelayedEntries(entries)
+        self.next_sid = max(self.next_sid, sid + 1)
+        return entries
+
+    def restored_delayed(self) -> None:
+        """Check and count the delayed entries of a checkpoint. Raises CorruptError if they do not fit their streams."""
+        for key, delayed in self.delayed.items():
+            if not isinstance(self.keys.get(key), Stream):
+                raise CorruptError(f"delayed entries of the unknown stream {key!r}")
+            delayed.check()
+            self.delayed_count += len(delayed)
 
     def restore_group(self, stream: Stream, name: bytes, meta: bytes, pending: bytes) -> None:
         group = stream.groups[name] = Group.restore(name, meta, pending)
@@ -641,10 +703,12 @@ class Keyspace(KeyTable):
                 self._arm_produced(key, value)
                 if value.retention is not None:
                     self._uncheck(key, value)
+        for key, delayed in self.delayed.items():
+            self.arm_delayed(key, delayed)
         for name, stage in self.stages.by_name.items():
             stage.resume(served)
             self.arm_stage(name, stage)
 
     def digest(self) -> str:
         """Return a SHA-256 of the whole content, equal for equal states."""
-        return digest(self.keys, self.expires, self.stages)
+        return digest(self.keys, self.expires, self.stages, self.delayed)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from resp.errors import CorruptError
 from storage.groups.group import Group
-from storage.keyspace import groupmutators, stagemutators
+from storage.keyspace import delaymutators, groupmutators, stagemutators
 from storage.keyspace.groupmutators import GroupDeadLetter, Messages, Ownership
 from storage.keyspace.keyspace import Keyspace
 from storage.keyspace.prefetch import appends
@@ -22,6 +22,8 @@ from storage.keyspace.values import String
 from storage.model import records
 from storage.model.ids import MASK64
 from storage.model.records import split_ids
+from storage.streams.delayed import DelayedEntries
+from storage.streams.delayed import split as split_delay
 from storage.streams.producers import LONGEST_MS, MOST_IDS
 from storage.streams.retention import unpack as unpack_retention
 from storage.streams.stream import Stream
@@ -231,6 +233,59 @@ def _apply_retain(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
         raise CorruptError("a RETAIN record without a policy for a stream that does not exist")
     policy = unpack_retention(raw) if raw else None
     ks.set_retention(key, ks.create_stream(key) if stream is None else stream, policy)
+
+
+def _apply_delay(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
+    _, _, klen, ms, seq = records.APPEND_HEAD.unpack_from(batch, at)
+    start = at + records.APPEND_HEAD.size
+    key, wire = batch[start : start + klen], part(batch, start + klen, stop)
+    stream, found = _stream(ks, key), split_delay(wire)
+    delayed = ks.delayed.get(key)
+    _check_above(None if delayed is None else delayed.entries, ms, seq)
+    if stream is None:
+        stream = ks.create_stream(key)
+    delaymutators.delay(ks, key, stream, delaymutators.companion(ks, key), ms, seq, wire, found)
+
+
+def _apply_join(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
+    _, _, klen, ms, seq, now, keep_ms, most, n = records.JOIN_HEAD.unpack_from(batch, at)
+    _check_times(now, keep_ms)
+    start = at + records.JOIN_HEAD.size
+    key = batch[start : start + klen]
+    middle = start + klen + 8 * n
+    ordinals = records.unpack_ordinals(batch[start + klen : middle])
+    sizes = records.unpack_sizes(batch[middle : middle + 4 * n])
+    here = middle + 4 * n
+    wires: list[bytes] = []
+    for size in sizes:
+        wires.append(part(batch, here, here + size))
+        here += size
+    if not n or len(wires) != n or here != stop or seq + n - 1 > MASK64 or not most:
+        raise CorruptError("a JOIN record with inconsistent parts")
+    stream = _need(ks, key)
+    _check_above(stream, ms, seq)
+    delayed = _need_delayed(ks, key)
+    found = [split_delay(wire) for wire in wires]
+    if len(set(ordinals)) != n or not all(map(delayed.has, ordinals, found)):
+        raise CorruptError("a JOIN record for delayed entries that do not exist")
+    delaymutators.join(ks, key, stream, delayed, (ms, seq), now, keep_ms, most, ordinals, wires, found)
+
+
+def _apply_cancel(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
+    _, _, klen, ordinal = records.KEY_TIME_HEAD.unpack_from(batch, at)
+    start = at + records.KEY_TIME_HEAD.size
+    key, wire = batch[start : start + klen], part(batch, start + klen, stop)
+    delayed, found = _need_delayed(ks, key), split_delay(wire)
+    if not delayed.has(ordinal, found):
+        raise CorruptError("a CANCEL record for a delayed entry that does not exist")
+    delaymutators.cancel(ks, key, delayed, ordinal, wire, found)
+
+
+def _need_delayed(ks: Keyspace, key: bytes) -> DelayedEntries:
+    delayed = ks.delayed.get(key)
+    if delayed is None:
+        raise CorruptError("a record for delayed entries of a key that has none")
+    return delayed
 
 
 def _apply_flush(ks: Keyspace, _batch: bytes, _at: int, _stop: int) -> None:
@@ -444,6 +499,9 @@ _APPLY: Final[dict[int, Callable[[Keyspace, bytes, int, int], None]]] = {
     records.IDMP: _apply_idmp,
     records.PRODUCED: _apply_produced,
     records.RETAIN: _apply_retain,
+    records.DELAY: _apply_delay,
+    records.JOIN: _apply_join,
+    records.CANCEL: _apply_cancel,
     records.AWAY: _apply_away,
 }
 KNOWN: Final = frozenset((records.APPEND, *_APPLY))  # kinds of records that can be replayed

@@ -36,6 +36,11 @@ def check(batch: bytes) -> None:
                 _check_one(part(batch, at + records.APPEND_HEAD.size + klen, stop), ms, seq)
             elif op == records.RUN:
                 _check_run(batch, at)
+            elif op == records.DELAY:
+                _, _, klen, ms, seq = records.APPEND_HEAD.unpack_from(batch, at)
+                _check_one(part(batch, at + records.APPEND_HEAD.size + klen, stop), ms, seq)
+            elif op == records.JOIN:
+                _check_join(batch, at)
             elif op == records.DROP:
                 _check_drop(batch, at, stop)
             elif op == records.STAGE:
@@ -56,6 +61,17 @@ def _check_run(batch: bytes, at: int) -> None:
     here = start + 4 * n
     for number, size in enumerate(records.unpack_sizes(batch[start:here])):
         _check_one(batch[here : here + size], ms, seq + number)
+        here += size
+
+
+def _check_join(batch: bytes, at: int) -> None:
+    _, _, klen, *_, n = records.JOIN_HEAD.unpack_from(batch, at)
+    start = at + records.JOIN_HEAD.size + klen + 8 * n
+    here = start + 4 * n
+    for size in records.unpack_sizes(batch[start:here]):
+        wire = batch[here : here + size]
+        if not is_entry(wire, b"".join(wire.split(b"\r\n", 3)[2:3])):
+            raise CorruptError("a delayed entry has invalid bytes")
         here += size
 
 

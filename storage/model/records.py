@@ -46,6 +46,10 @@ A record is
     IDMP          klen u32 | keep ms u64 | most u32 | key                    XCFGSET
     PRODUCED      klen u32 | now u64 | key                  producers' IDs older than their retention are removed
     RETAIN        klen u32 | key | policy                    see ``storage.streams.retention``; empty: none
+    DELAY         klen u32 | ms u64 | seq u64 | key | entry of the companion    see ``storage.streams.delayed``
+    JOIN          klen u32 | ms u64 | seq u64 | now u64 | keep ms u64 | most u32 | n u32 | key
+                  | n ordinals u64 | n sizes u32 | entries of the companion     they join their stream from ms.seq on
+    CANCEL        klen u32 | ordinal u64 | key | entry of the companion
     AWAY          away i64                                  ms: see served time in ``storage.keyspace.keyspace``
 
 ``number`` identifies a consumer; 0 in OWN means no owner. Entries read are 2**64 - 1 if they are unknown. The entries
@@ -94,17 +98,21 @@ IDEMPOTENT: Final = 22
 IDMP: Final = 23
 PRODUCED: Final = 28
 AWAY: Final = 29
+DELAY: Final = 30
+JOIN: Final = 31
 RETAIN: Final = 32
+CANCEL: Final = 33
 
 HEAD: Final = Struct(">BI")
-APPEND_HEAD: Final = Struct(">BIIQQ")
+APPEND_HEAD: Final = Struct(">BIIQQ")  # APPEND, DELAY
 RUN_HEAD: Final = Struct(">BIIQQI")
 EVICT_HEAD: Final = Struct(">BIIQ16s")
-KEY_TIME_HEAD: Final = Struct(">BIIQ")  # SET, EXPIRE, PRODUCED; PATCH, with the offset as its time
+KEY_TIME_HEAD: Final = Struct(">BIIQ")  # SET, EXPIRE, PRODUCED; PATCH and CANCEL: offset or ordinal
 DELETED_HEAD: Final = Struct(">BII16s")
 SETID_HEAD: Final = Struct(">BII16sQ16s")
 IDEMPOTENT_HEAD: Final = Struct(">BIIIQQQQI")
 IDMP_HEAD: Final = Struct(">BIIQI")
+JOIN_HEAD: Final = Struct(">BIIQQQQII")
 RENAME_HEAD: Final = Struct(">BII")  # RENAME, RETAIN
 GROUP_HEAD: Final = Struct(">BIII16sQQ")
 DELIVER_HEAD: Final = Struct(">BIIII16sQQQIBIII")
@@ -244,6 +252,25 @@ def idmp(key: bytes, keep_ms: int, most: int) -> bytes:
 def retain(key: bytes, policy: bytes) -> bytes:
     """Return a RETAIN record. ``policy``: packed; empty: the policy is removed."""
     return _named(RETAIN, RENAME_HEAD, (key,), (), policy)
+
+
+def delay(key: bytes, ms: int, seq: int, wire: bytes) -> bytes:
+    return _named(DELAY, APPEND_HEAD, (key,), (ms, seq), wire)
+
+
+def join(
+    key: bytes, ms: int, seq: int, now: int, keep_ms: int, most: int, ordinals: Sequence[int], wires: Sequence[bytes]
+) -> bytes:  # fmt: skip
+    """Return a JOIN record. ``ordinals``, ``wires``: of the companion, in the order in which they join their stream."""
+    column = array("Q", ordinals)
+    if byteorder == "little":
+        column.byteswap()
+    rest = b"".join((column.tobytes(), pack_sizes(array("I", map(len, wires))), *wires))
+    return _named(JOIN, JOIN_HEAD, (key,), (ms, seq, now, keep_ms, most, len(wires)), rest)
+
+
+def cancel(key: bytes, ordinal: int, wire: bytes) -> bytes:
+    return _named(CANCEL, KEY_TIME_HEAD, (key,), (ordinal,), wire)
 
 
 def produced(key: bytes, now: int) -> bytes:

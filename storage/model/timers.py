@@ -25,6 +25,8 @@ PENDING_DROP: Final = 2
 PENDING_DUE: Final = 3
 STAGE_EXPIRY: Final = 4
 PRODUCED: Final = 5  # expiry of the IDs of a stream's producers
+DUE_SERVED: Final = 6  # delayed entries of a stream, whose due times are served time, or wall-clock time
+DUE_WALL: Final = 7
 RETENTION: Final = 8  # a stream whose policy may evict entries
 
 
@@ -134,7 +136,7 @@ class TwoClocks:
         return len(self._wall) + len(self._served)
 
     def _of(self, kind: int) -> Timers:
-        return self._wall if kind in (KEY_EXPIRY, PRODUCED, RETENTION) else self._served
+        return self._wall if kind in (KEY_EXPIRY, PRODUCED, RETENTION, DUE_WALL) else self._served
 
     def arm(self, kind: int, key: bytes, group: bytes, when: int) -> None:
         """Arm a timer (see Timers.arm()). ``when`` refers to the clock of the kind."""
@@ -150,6 +152,13 @@ class TwoClocks:
         """Return the earliest time of all timers, as if both clocks were the same."""
         wall, served = self._wall.next(), self._served.next()
         return served if wall is None else wall if served is None else min(wall, served)
+
+    def ahead(self, now: int, served: int) -> int | None:
+        """Return by how many ms the earliest timer is ahead of its clock (negative: late); None if there is none."""
+        wall, first = self._wall.next(), self._served.next()
+        if wall is None:
+            return None if first is None else first - served
+        return wall - now if first is None else min(wall - now, first - served)
 
     def take(self, now: int, served: int | None = None) -> Item | None:
         """Return the next item that is due, None if there is none. ``served`` defaults to ``now``."""

@@ -9,6 +9,7 @@
     snapshot    a range at one point in time, for replies that are read later
     rangecopy   a range as one node, for another server
     producers   the IDs under which producers append entries
+    delayed     entries that join their stream when they are due
     retention   the retention policy of a stream
     stages      unpublished entries, and fences
     capture     the changes that a checkpoint writes

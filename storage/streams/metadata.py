@@ -14,6 +14,8 @@ stated otherwise.
      version 3 only: the retention policy (``retention``)
      and a crc32 u32 of all that                    flags  1: lone, 2: raised
 
+The metadata of a companion, which contains the delayed entries of a key (``delayed``), is a byte 4 and the above.
+
 A stream is written in the lowest version that it needs, which earlier servers read. ``marks`` is the number of
 tombstones. Valid if length and crc32 are correct, first_ord is at most next_ord, evicted_to is at most the last ID, and
 ordinals, totals, and times are below 2**63.
@@ -33,6 +35,7 @@ META: Final = Struct(">BQQQQ16sQQQQ")
 MORE: Final = Struct(">Q16sQQBQIQQ")
 CRC: Final = Struct(">I")
 LONE: Final = 1
+COMPANION: Final = b"\4"
 RAISED: Final = 2  # the last ID was set by XSETID after the last entry
 
 
@@ -81,8 +84,18 @@ def pack(meta: StreamMeta) -> bytes:
     return raw + CRC.pack(crc32(raw))
 
 
+def is_companion(meta: bytes) -> bool:
+    return meta[:1] == COMPANION
+
+
+def plain(meta: bytes) -> bytes:
+    """Return the metadata of a stream or of a companion without the byte that marks a companion."""
+    return meta[1:] if meta[:1] == COMPANION else meta
+
+
 def unpack(sid: int, meta: bytes) -> StreamMeta:
     """Unpack metadata. ``sid`` is used in error messages. Raises CorruptError if it is damaged."""
+    meta = plain(meta)
     if meta[:1] > b"\3":
         raise CorruptError(f"the metadata of stream {sid} has version {meta[0]}, of a newer tidelog")
     size = META.size + (MORE.size if meta[:1] > b"\1" else 0) + (SIZE if meta[:1] == b"\3" else 0)

@@ -147,6 +147,9 @@ def test_golden_entries_read(tmp_path: Path) -> None:
         def restore_group(self, stream: object, name: bytes, meta: bytes, pending: bytes) -> None:
             self.said.append((name, meta, pending))
 
+        def restored_delayed(self) -> None:
+            pass
+
         def restore_string(self, key: bytes, value: bytes, expire_at: int) -> None:
             self.keys[key] = String(value)
             self.said.append((key, value, expire_at))

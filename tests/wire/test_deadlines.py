@@ -67,7 +67,9 @@ class Scene:
         c("XADD", "produced", "*", "f", "v")
         c("XCFGSET", "produced", "IDMP-DURATION", SPAN // 1000)
         first = c(*produce)
+        c("TDELAY", "at", "AT", self.hand.call(self.hand.server.clock.now) + SPAN, "f", "v")
         self.over.update({
+            "TDELAY AT": (WALL, lambda: bool(c("TLEN", "at"))),
             "expiry of a key": (WALL, lambda: not c("EXISTS", "key")),
             "PTTL": (WALL, lambda: c("PTTL", "key") == -2),
             "XPENDING IDLE": (WALL, lambda: bool(c("XPENDING", "idle", "g", "IDLE", SPAN, "-", "+", 1))),
@@ -106,6 +108,7 @@ class Scene:
 
         c("TREAD", "jobs", "", 1, "GROUP", "ttl", SPAN)
         c("TSTAGE", "stage", SPAN, "out", "FIELDS", 1, "f", "VALUES", "a")
+        c("TDELAY", "in", "IN", SPAN, "f", "v")
         late = lent("late", SPAN, 0, "MAXDELIVERIES", 1)
         expiring = lent("expiring", HOUR, SPAN)
         for key in ("retried", "returned", "touched"):
@@ -115,6 +118,7 @@ class Scene:
         self.over.update({
             "time to live of a group": (SERVED, lambda: str(c("TPENDING", "jobs", "ttl")).startswith("NOGROUP")),
             "time to live of a stage": (SERVED, lambda: b"stages:0" in c("INFO", "streams")),
+            "TDELAY IN": (SERVED, lambda: bool(c("TLEN", "in"))),
             "retry-ms": (SERVED, due_again("retried")),
             "MAXDELIVERIES": (SERVED, late),
             "expire-ms": (SERVED, expiring),

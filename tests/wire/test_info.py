@@ -230,6 +230,15 @@ def stage_ends(w: World) -> None:
     w.hand.advance(300)
 
 
+def delays(w: World) -> None:
+    w.me("TDELAY", "delayed", "IN", 1_000_000, "f", "v")
+
+
+def delivers(w: World) -> None:
+    w.me("TDELAY", "delayed", "IN", 100, "f", "v")
+    w.hand.advance(300)
+
+
 def reads_from_disk(w: World) -> None:
     values = [sha256(b"%d" % number).hexdigest() for number in range(2000)]  # whose nodes are not small in memory
     w.me("TMAPPEND", "cold", "FIELDS", 1, "f", "VALUES", *values)
@@ -455,6 +464,8 @@ MOVES: list[tuple[Step, dict[str, Check]]] = [
     }),
     (stages, {"stages": grew, "stage_bytes": grew, "fences": grew}),
     (stage_ends, {"stages_expired": grew}),
+    (delays, {"delayed_entries": grew}),
+    (delivers, {"delayed_delivered": grew}),
     (reads_from_disk, {
         "node_cache_bytes": grew, "node_cache_hits": grew, "node_cache_misses": grew, "node_cache_hit_ratio": changed,
         "mem_node_cache": grew, "log_store_offset": grew, "log_store_bytes": grew, "rdb_last_save_time": grew,

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from respserver.testing import HandClock, start_in_thread
+from respserver.testing import STEP_MS, HandClock, start_in_thread
 from tests.wire.rawclient import Raw
 
 Id = tuple[int, int]
@@ -67,6 +67,8 @@ class Streams(RuleBasedStateMachine):
         self.groups: dict[str, Group] = {}
         self.number = 0
         self.dead = 0
+        self.delayed: dict[bytes, tuple[int, int]] = {}  # token -> due time, number
+        self.lone = False  # there was a delayed entry, so that the key remains
 
     # -- the model's own moves ---------------------------------------------------------------------------------
     def next_id(self) -> Id:
@@ -84,7 +86,11 @@ class Streams(RuleBasedStateMachine):
                 if leaves and leaves <= self.now:
                     del group.pending[i]
                     self.dead += 1
-        if not self.groups and self.last == (0, 0):
+        for token, (due, number) in sorted(self.delayed.items(), key=lambda item: item[1]):
+            if due <= self.now:
+                del self.delayed[token]
+                self.entries.append((self.next_id(), b"%d" % number))
+        if not self.groups and self.last == (0, 0) and not self.lone:
             self.exists = False
 
     def evict(self, keep_from: int) -> int:
@@ -121,6 +127,26 @@ class Streams(RuleBasedStateMachine):
         assert first is not None
         assert self.c("TMAPPEND", "s", "FIELDS", 1, "n", "VALUES", *bodies) == [text(first), text(self.last)]
 
+    @rule(ms=st.integers(0, 700), at=st.booleans(), own=st.booleans())
+    def delay(self, ms: int, at: bool, own: bool) -> None:
+        self.number += 1
+        words: list[Any] = ["AT", self.now + ms] if at else ["IN", ms]
+        token = b"t%d" % self.number
+        words += ["ID", token] if own else []
+        reply = self.c("TDELAY", "s", *words, "n", self.number)
+        assert reply == token or not own
+        assert reply not in self.delayed
+        self.exists = self.lone = True
+        self.delayed[reply] = self.now + ms, self.number
+
+    @rule(which=st.integers(0, 20))
+    def cancel(self, which: int) -> None:
+        if self.delayed:
+            token = sorted(self.delayed)[which % len(self.delayed)]
+            assert self.c("TDELAY", "s", "CANCEL", token) == 1
+            del self.delayed[token]
+            assert self.c("TDELAY", "s", "CANCEL", token) == 0
+
     @rule(keep=st.integers(0, 900), add=st.booleans())
     def evict_count(self, keep: int, add: bool) -> None:
         words: list[Any] = ["n", self.append_one()] if add else []
@@ -136,8 +162,9 @@ class Streams(RuleBasedStateMachine):
     @rule(ms=st.sampled_from([1, 50, 99, 100, 101, 500, 1500]))
     def time_passes(self, ms: int) -> None:
         Streams.server.advance(ms)
-        self.now += ms
-        self.settle()
+        for step in range(0, ms, STEP_MS):  # in which delayed entries join the stream
+            self.now += min(STEP_MS, ms - step)
+            self.settle()
 
     @rule(ms=st.integers(1, 5000))
     def clock_set_back_and_forth(self, ms: int) -> None:
@@ -276,6 +303,9 @@ class Streams(RuleBasedStateMachine):
         Streams.server.call(Streams.server.server.on_time)
         assert self.c("EXISTS", "s") == int(self.exists)
         assert self.c("TLEN", "s") == len(self.entries)
+        delayed = sorted((due, number) for due, number in self.delayed.values())
+        rows = self.c("TDELAY", "s", "LIST", "COUNT", 1000)[1]
+        assert [(row[1], int(row[3])) for row in rows] == delayed
         for name, group in self.groups.items():
             rows = [
                 [text(i), m.deliveries, m.first, m.due, m.expire] for i, m in sorted(group.pending.items())

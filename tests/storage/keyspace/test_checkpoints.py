@@ -14,8 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from commands import registry  # noqa: F401  (fills the command table)
 from persistence.store import Store
+from resp.errors import DamagedNodeError
+from storage.groups import pendingformat
 from storage.groups.group import Group
-from storage.keyspace import expiry, groupmutators, memory
+from storage.keyspace import delivering, expiry, groupmutators, memory
 from storage.keyspace.changes import EVERYTHING
 from storage.keyspace.groupmutators import Messages, Ownership
 from storage.keyspace.keyspace import Keyspace
@@ -23,6 +25,7 @@ from storage.keyspace.replay import replay
 from storage.keyspace.values import String
 from storage.model.ids import MAX_ID
 from storage.streams.capture import Capture
+from storage.streams.delayed import DelayedEntries
 from storage.streams.stream import Stream
 from tests.storage.keyspace.replaykit import NOW, call, counters, empty
 
@@ -39,7 +42,18 @@ def stream_bytes(ks: Keyspace) -> int:
         if isinstance(value, Stream):
             groups = sum(group.memory_bytes() for group in value.groups.values())
             total += len(key) + value.memory_bytes() + groups
+    for delayed in ks.delayed.values():
+        total += delayed.memory_bytes()
     return total
+
+
+def undamaged(error: DamagedNodeError) -> None:
+    raise error
+
+
+def index(delayed: DelayedEntries) -> tuple[bytes, bytes]:
+    """The rows, joined."""
+    return delayed.meta(), bytes(pendingformat.assemble(delayed.parts()))
 
 
 class Checkpoints(RuleBasedStateMachine):
@@ -166,6 +180,18 @@ class Checkpoints(RuleBasedStateMachine):
     def destroy(self, key: str, group: str) -> None:
         self.run("TGROUP", "DESTROY", key, group)
 
+    @rule(
+        key=KEYS, ms=st.integers(0, 30), wall=st.booleans(), token=st.sampled_from(["", "one", "two"]),
+        size=st.sampled_from([1, 300]),
+    )  # fmt: skip
+    def delay(self, key: str, ms: int, wall: bool, token: str, size: int) -> None:
+        when: list[str | int] = ["AT", self.now + ms] if wall else ["IN", ms]
+        self.run("TDELAY", key, *when, *(["ID", token] if token else []), "f", "v" * size)
+
+    @rule(key=KEYS, token=st.sampled_from(["one", "two"]))
+    def cancel(self, key: str, token: str) -> None:
+        self.run("TDELAY", key, "CANCEL", token)
+
     @rule(key=KEYS)
     def delete(self, key: str) -> None:
         self.run("DEL", key)
@@ -209,6 +235,13 @@ class Checkpoints(RuleBasedStateMachine):
     def time(self, ms: int) -> None:
         self.now += ms
         expiry.run(self.ks, self.now)
+        delivering.run(self.ks, self.now, 100, undamaged)
+
+    @rule(limit=st.integers(1, 3), away=st.sampled_from([0, 7, -7]))
+    def deliver(self, limit: int, away: int) -> None:
+        if away:
+            self.ks.set_away(self.ks.away + away)
+        delivering.run(self.ks, self.now, limit, undamaged)
 
     # -- checkpoints and crashes -----------------------------------------------------------------------------------
     @precondition(lambda self: self.capture is None)
@@ -273,6 +306,10 @@ class Checkpoints(RuleBasedStateMachine):
             self.borders.append(len(self.log))
         found = self.recovered(self.store)
         assert found.digest() == self.ks.digest()
+        assert found.delayed_count == self.ks.delayed_count == sum(map(len, self.ks.delayed.values()))
+        assert {key: index(each) for key, each in found.delayed.items() if len(each)} == {
+            key: index(each) for key, each in self.ks.delayed.items() if len(each)
+        }
         assert counters(found) == counters(self.ks)
         assert len(found.index) == len(found.keys) == len(self.ks.index) == len(self.ks.keys)
         assert found.string_bytes == self.ks.string_bytes
@@ -290,6 +327,10 @@ TestCheckpoints.settings = settings(max_examples=60, stateful_step_count=40, dea
 MEANWHILE: dict[str, list[tuple[Any, ...]]] = {
     "nothing": [],
     "flush": [("FLUSHALL",)],
+    "delayed entries come and go": [
+        ("TDELAY", "a", "CANCEL", "first"), ("TDELAY", "b", "AT", NOW + 99, "ID", "first", "f", "v"),
+        ("RENAME", "c", "x"), ("TDELAY", "x", "IN", 7, "f", "v"), ("SET", "d", "v"),
+    ],
     "everything goes": [("DEL", "a", "b", "c", "d", "text", "gone")],
     "everything is made anew": [
         ("TAPPEND", "b", "f", "anew"), ("TREAD", "b", 0, 1, "GROUP", "g", 0, "RETRY", 5, 0), ("SET", "gone", "back"),
@@ -322,6 +363,9 @@ def test_what_a_failed_checkpoint_held_is_in_the_next(meanwhile: str, flush: boo
     try:
         for key in ("a", "b", "c", "d"):
             world.run("TMAPPEND", key, "FIELDS", 1, "f", "VALUES", *range(7))
+            for number in range(5):
+                world.run("TDELAY", key, "IN", number, "ID", ("first", "last")[number // 4], "f", "v" * number)
+                world.run("TDELAY", key, "AT", NOW + number, "f", "v" * number)
             for group in ("g", "ends"):
                 world.run("TREAD", key, 0, 2, "GROUP", group, 0, "RETRY", 5, 0)
         for key in ("text", "gone"):

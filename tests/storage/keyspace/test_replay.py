@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 
 from commands import registry  # noqa: F401  (fills the command table)
 from resp.errors import CorruptError
-from storage.keyspace import groupmutators, stagemutators
+from storage.keyspace import delaymutators, groupmutators, stagemutators
 from storage.keyspace.groupmutators import GroupDeadLetter, Messages, Ownership, Reader
 from storage.keyspace.keyspace import Keyspace
 from storage.keyspace.replay import replay
 from storage.model import records
+from storage.model.entries import entry_wire, id_bulk
+from storage.streams.delayed import OWN, WALL, split, stored_head
 from storage.streams.retention import RetentionPolicy
 from tests.storage.keyspace.replaykit import ALL, NOW, append_record, as_string, call, counters, empty, wire
 
@@ -98,6 +100,23 @@ def every_kind() -> Iterator[tuple[str, Keyspace, Keyspace, bytes]]:
     yield logged("RETAIN")
     live.set_retention(b"kept", live.create_stream(b"kept"), RetentionPolicy(5, 0, 0, False, 0, False))
     yield logged("RETAIN")
+    delayed = delaymutators.companion(live, b"s")
+    for number, (token, flags) in enumerate(((b"one", 0), (b"two", OWN), (b"three", OWN | WALL), (b"four", 0))):
+        stored = entry_wire(id_bulk(NOW, number), [*stored_head(token, NOW + 9 - number, flags), b"f", b"v"])
+        delaymutators.delay(live, b"s", stream, delayed, NOW, number, stored, split(stored))
+        yield logged("DELAY")
+    wires = [delayed.read(ordinal) for ordinal in range(4)]
+    delaymutators.cancel(live, b"s", delayed, 0, wires[0], split(wires[0]))
+    yield logged("CANCEL")
+    found = [split(wires[2]), split(wires[1])]
+    delaymutators.join(
+        live, b"s", stream, delayed, (NOW, 100), NOW + 9, 5000, 7, [2, 1], [wires[2], wires[1]], found
+    )
+    yield logged("JOIN")
+    stored = entry_wire(id_bulk(NOW, 0), [*stored_head(b"first", NOW, WALL), b"f", b"v"])
+    alone = live.create_stream(b"alone")
+    delaymutators.delay(live, b"alone", alone, delaymutators.companion(live, b"alone"), NOW, 0, stored, split(stored))
+    yield logged("DELAY")
     live.set_string(b"k", b"value", NOW + 5)
     yield logged("SET")
     live.patch_string(b"k", as_string(live.keys[b"k"]), 3, b"ular")
@@ -146,7 +165,8 @@ def test_every_kind_replays_and_logs_the_same_bytes() -> None:
         assert behind.digest() == live.digest(), kind
         assert counters(behind) == counters(live), kind
         seen.add(batch[0])
-    kinds = {*range(records.APPEND, records.RENAME + 1), *range(records.XGROUP, records.FORGET + 1), records.RETAIN}
+    kinds = {*range(records.APPEND, records.RENAME + 1), *range(records.XGROUP, records.FORGET + 1)}
+    kinds |= {*range(records.DELAY, records.CANCEL + 1)}
     assert seen == kinds
 
 

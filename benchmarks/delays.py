@@ -1,0 +1,128 @@
+"""Delayed entries: ``python -m benchmarks.delays [--entries N] [--seconds S]``.
+
+Measures, on a server in its own process: the memory of N delayed entries, and the time of a restart with them; then how
+long a PING takes while 10,000 entries per second are due, with delays in order of arrival and in random order. A client
+that sends no other commands measures each PING.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import quantiles
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import redis
+
+from tidelog.testing import Server, running_server
+
+PIPELINE = 2000  # calls
+RATE = 10_000  # entries due per second
+HOUR = 3_600_000
+
+
+def resident(pid: int) -> int:
+    """Return the resident memory of a process in bytes, without pages of files."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    raise OSError("no RssAnon")
+
+
+def add(client: redis.Redis, dues: Iterator[int]) -> None:
+    """Add an entry for each due time (ms since epoch)."""
+    pipe = client.pipeline(transaction=False)
+    for number, due in enumerate(dues, 1):
+        pipe.execute_command("TDELAY", "jobs", "AT", due, "job", number, "name", "send a reminder to a customer")
+        if number % PIPELINE == 0:
+            pipe.execute()
+    pipe.execute()
+
+
+def memory(server: Server, count: int) -> None:
+    client = redis.Redis(port=server.port)
+    pid, rng = server.pid, random.Random(1)
+    client.execute_command("TDELAY", "jobs", "IN", HOUR, "f", "v")
+    client.execute_command("SAVE")
+    used, rss = client.info("memory")["used_memory"], resident(pid)
+    start = time.time() * 1000 + HOUR
+    began = time.perf_counter()
+    add(client, (int(start + rng.random() * 24 * HOUR) for _ in range(count)))
+    took = time.perf_counter() - began
+    client.execute_command("SAVE")
+    client.execute_command("CONFIG", "SET", "node-cache-size", 0)
+    held = client.info("memory")["used_memory"] - used
+    print(f"{count} delayed: {took / count * 1e6:.1f} us each to add")
+    print(f"  used_memory {held / count:.1f} bytes each; resident {(resident(pid) - rss) / count:.1f} bytes each")
+    server.kill()
+    began = time.perf_counter()
+    server.start()
+    client = redis.Redis(port=server.port)
+    assert client.execute_command("TDELAY", "jobs", "COUNT") == count + 1
+    took = time.perf_counter() - began
+    fresh = (resident(server.pid) - rss) / count
+    print(f"  restart {took:.2f} s; resident after it {fresh:.1f} bytes each")
+
+
+def pings(server: Server, seconds: int, order: str) -> None:
+    """Print how long PINGs take while RATE entries per second are due, and without them."""
+    client = redis.Redis(port=server.port)
+    client.execute_command("FLUSHALL")
+    with socket.create_connection(("127.0.0.1", server.port)) as sock:
+        idle = measured(sock, time.time() + seconds)
+        count = RATE * seconds
+        begin = int(time.time() * 1000) + count // 5 + 2000  # after all of them were added
+        dues = [begin + number * 1000 // RATE for number in range(count)]
+        if order == "random":
+            random.Random(1).shuffle(dues)
+        add(client, iter(dues))
+        client.execute_command("SAVE")
+        left = begin / 1000 - time.time()
+        assert left > 0, "adding took too long"
+        time.sleep(left)
+        busy = measured(sock, begin / 1000 + seconds)
+    time.sleep(0.2)
+    delivered = client.execute_command("TLEN", "jobs")
+    late = 0.0
+    for entry in client.execute_command("TREVRANGE", "jobs", "+", "-", "COUNT", 1):
+        late = int(entry[0].split(b".")[0]) - dues[int(entry[2]) - 1]
+    print(f"{RATE}/s due, {order} order, {seconds} s: {delivered} of {count} delivered, the last {late:.0f} ms late")
+    for name, values in (("idle", idle), ("due", busy)):
+        cuts = quantiles(values, n=1000)
+        print(
+            f"  PING {name}: p50 {cuts[499] * 1000:.2f} ms, p99 {cuts[989] * 1000:.2f}, p99.9 {cuts[998] * 1000:.2f},"
+            f" max {max(values) * 1000:.2f} ({len(values)})"
+        )
+
+
+def measured(sock: socket.socket, until: float) -> list[float]:
+    """Return the seconds of each PING until a time; one per millisecond."""
+    found: list[float] = []
+    while time.time() < until:
+        began = time.perf_counter()
+        sock.sendall(b"PING\r\n")
+        assert sock.recv(100) == b"+PONG\r\n"
+        found.append(time.perf_counter() - began)
+        time.sleep(max(0.0, 0.001 - found[-1]))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--entries", type=int, default=1_000_000)
+    parser.add_argument("--seconds", type=int, default=10)
+    given = parser.parse_args()
+    with running_server() as server:
+        memory(server, given.entries)
+        for order in ("arrival", "random"):
+            pings(server, given.seconds, order)
+
+
+if __name__ == "__main__":
+    main()

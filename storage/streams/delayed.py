@@ -1,0 +1,241 @@
+"""Delayed entries: entries of a stream that join it when they are due. Semantics [104].
+
+The delayed entries of a key are in a stream of their own, the *companion*, in the order in which they arrived. It has
+its own sid, nodes, and tombstones, so that the store, copies, and the scrub handle it like any stream. Memory holds
+only an index. The mutators are in ``storage.keyspace.delaymutators``.
+
+Rule 1: an entry of the companion has one pair before those of the client:
+
+    *7 $15 1486475519747.0  $5 token  $14 <due * 4 + flags>  $6 sensor $2 01 $11 temperature $4 35.6
+       |-- its own ID -----|-- the head, see StoredDelay --|-- the client's pairs -------------------
+
+Rule 2: the index consists of rows of 16 bytes: due time and ordinal for each clock, and hash of the token and ordinal.
+A delayed entry takes about 36 bytes of memory. A hash finds candidates; the token in the companion decides.
+Rule 3: the index is stored with the checkpoint, as a group of the companion with an empty name, which no other group
+has. Numbers are big-endian:
+
+    0        1            9          17          21
+    +--------+------------+----------+-----------+
+    | 1   u8 | served u64 | wall u64 | crc32 u32 |    meta: the number of entries by clock
+    +--------+------------+----------+-----------+
+    | rows in served time | rows in wall-clock time | rows of tokens | crc32 u32 |    16 bytes each
+    +---------------------+-------------------------+----------------+-----------+
+
+Valid if both checksums and the lengths are correct, and the companion has as many entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from struct import Struct
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from resp.errors import CorruptError
+from storage.model.entries import COUNTS, id_bulk
+from storage.model.sortedrows import PackedRows, SortedRows
+from storage.streams.position import StreamPosition
+from storage.streams.stream import Stream
+
+ROW: Final = Struct(">QQ")
+META: Final = Struct(">BQQ")
+CRC: Final = Struct(">I")
+VERSION: Final = 1
+DELAYED_BYTES: Final = 500  # memory of the objects without rows
+LONGEST_TOKEN: Final = 256  # bytes
+WALL: Final = 1  # flags of an entry: its due time is wall-clock time, otherwise served time
+OWN: Final = 2  # the client has chosen the token, so it is remembered after the delivery
+SHIFT: Final = 2  # bits of the flags
+LAST_DUE: Final = (1 << 62) - 1  # ms
+CANDIDATES: Final = 100  # tokens with the same hash; even two are unlikely
+
+
+class StoredDelay(NamedTuple):
+    """An entry of the companion in parts."""
+
+    token: bytes
+    due: int  # ms; see WALL
+    flags: int
+    values: int  # number of the client's fields and values
+    rest: bytes  # these, in wire form
+
+    def wire(self, ms: int, seq: int) -> bytes:
+        """Return the entry as it joins its stream, with the ID ms.seq."""
+        words = self.values + 1
+        head = COUNTS[words] if words < len(COUNTS) else b"*%d\r\n" % words
+        return b"".join((head, id_bulk(ms, seq), b"\r\n", self.rest))
+
+
+def stored_head(token: bytes, due: int, flags: int) -> list[bytes]:
+    """Return the pair that precedes those of the client."""
+    return [token, b"%d" % (due << SHIFT | flags)]
+
+
+def split(wire: bytes) -> StoredDelay:
+    """Return the parts of an entry of the companion. Raises CorruptError if it is not one."""
+    try:
+        at = wire.index(b"\r\n")
+        count = int(wire[1:at]) - 3
+        at = wire.index(b"\r\n", at + 2)
+        at = wire.index(b"\r\n", at + 2) + 2  # after the ID
+        end = wire.index(b"\r\n", at)
+        start = end + 2
+        at = start + int(wire[at + 1 : end])
+        token = wire[start:at]
+        end = wire.index(b"\r\n", at + 2)
+        start = end + 2
+        end = wire.index(b"\r\n", start)
+        number = int(wire[start:end])
+    except ValueError as error:
+        raise CorruptError("a delayed entry without its head") from error
+    due = number >> SHIFT
+    if not 0 < len(token) <= LONGEST_TOKEN or count < 2 or not 0 <= due <= LAST_DUE:
+        raise CorruptError("a delayed entry with an invalid head")
+    return StoredDelay(token, due, number & 3, count, wire[end + 2 :])
+
+
+def entry_at(position: StreamPosition, ordinal: int) -> bytes:
+    """Return the entry with this ordinal, which is in the node of a position."""
+    node, at = position.node, ordinal - position.first
+    if node is None:
+        raise CorruptError(f"the delayed entry {ordinal} has no node")
+    return node.slice(at, at + 1)
+
+
+def hash_of(token: bytes) -> bytes:
+    """Return the 8 bytes by which the index finds a token."""
+    return blake2b(token, digest_size=8).digest()
+
+
+class DelayedEntries:
+    """The delayed entries of one key: the companion and its index."""
+
+    __slots__ = ("_counted", "_served", "_tokens", "_wall", "changed", "entries")
+
+    def __init__(self, entries: Stream) -> None:
+        self.entries = entries  # the companion
+        self._served = SortedRows(ROW.size, ROW.size)
+        self._wall = SortedRows(ROW.size, ROW.size)
+        self._tokens = SortedRows(ROW.size, ROW.size)
+        self.changed = False  # the index has changed since the last capture
+        self._counted = 0  # memory of the index that the pool includes
+        self._count_memory()
+
+    def __len__(self) -> int:
+        return self._served.count + self._wall.count
+
+    def _due(self, wall: int) -> SortedRows:
+        return self._wall if wall else self._served
+
+    # -- reading -------------------------------------------------------------------------------------------------
+    def first_due(self, wall: int) -> int | None:
+        """Return the earliest due time (ms) of one clock; None if there is no entry."""
+        row = self._due(wall).first()
+        return int.from_bytes(row[:8], "big") if row else None
+
+    def due(self, wall: int, since: tuple[int, int], until: int, limit: int) -> list[tuple[int, int]]:
+        """Return due times and ordinals from ``since`` on that are due at ``until`` or earlier, in order."""
+        end = ROW.pack(until + 1, 0)
+        start = ROW.pack(*since)
+        return [ROW.unpack(row) for row in self._due(wall).span(start, end, limit)] if start < end else []
+
+    def find(self, token: bytes) -> tuple[int, StoredDelay] | None:
+        """Return the ordinal and the parts of the entry with this token; None if there is none.
+
+        Raises CorruptError if the node of a candidate is damaged.
+        """
+        prefix = hash_of(token)
+        for row in self._tokens.span(prefix + bytes(8), prefix + b"\xff" * 8, CANDIDATES):
+            ordinal = int.from_bytes(row[8:], "big")
+            found = split(self.read(ordinal))
+            if found.token == token:
+                return ordinal, found
+        return None
+
+    def read(self, ordinal: int) -> bytes:
+        """Return a living entry of the companion. Raises CorruptError if its node is damaged."""
+        return entry_at(self.entries.position_of(ordinal), ordinal)
+
+    def has(self, ordinal: int, found: StoredDelay) -> bool:
+        """Return whether the index has this entry."""
+        row = ROW.pack(found.due, ordinal)
+        return bool(self._due(found.flags & WALL).get(row))
+
+    # -- changes: the keyspace has prepared them -------------------------------------------------------------------
+    def add(self, ms: int, seq: int, wire: bytes, found: StoredDelay) -> None:
+        """Add an entry. ``found``: its parts."""
+        ordinal = self.entries.next_ord
+        self.entries.append(ms, seq, wire)
+        self._due(found.flags & WALL).insert(ROW.pack(found.due, ordinal))
+        self._tokens.insert(hash_of(found.token) + ordinal.to_bytes(8, "big"))
+        self._changed()
+
+    def remove(self, ordinals: Sequence[int], entries: Sequence[StoredDelay]) -> None:
+        """Remove entries that exist, in any order."""
+        rows: tuple[list[bytes], list[bytes]] = [], []
+        tokens: list[bytes] = []
+        for ordinal, found in zip(ordinals, entries, strict=True):
+            rows[found.flags & WALL].append(ROW.pack(found.due, ordinal))
+            tokens.append(hash_of(found.token) + ordinal.to_bytes(8, "big"))
+        for target, some in ((self._served, rows[0]), (self._wall, rows[1]), (self._tokens, tokens)):
+            if some:
+                target.delete_many(sorted(some))
+        self.entries.delete(sorted(ordinals), 0)
+        self._changed()
+
+    def _changed(self) -> None:
+        self.changed = True
+        self._count_memory()
+
+    # -- memory ----------------------------------------------------------------------------------------------------
+    def index_bytes(self) -> int:
+        """Return the estimated memory of the index."""
+        rows = self._served.memory_bytes() + self._wall.memory_bytes() + self._tokens.memory_bytes()
+        return DELAYED_BYTES + rows
+
+    def memory_bytes(self) -> int:
+        return self.entries.memory_bytes() + self.index_bytes()
+
+    def _count_memory(self) -> None:
+        size = self.index_bytes()
+        self.entries.pool.bytes += size - self._counted
+        self._counted = size
+
+    def gone(self) -> None:
+        """Subtract its memory from that of the pool."""
+        self.entries.gone()
+        self.entries.pool.bytes -= self._counted
+
+    # -- checkpoints and start-up ----------------------------------------------------------------------------------
+    def meta(self) -> bytes:
+        raw = META.pack(VERSION, self._served.count, self._wall.count)
+        return raw + CRC.pack(crc32(raw))
+
+    def parts(self) -> list[bytes | PackedRows]:
+        """Return the rows in parts, which later changes do not affect. O(number of entries / 100)."""
+        return [*self._served.dump(), *self._wall.dump(), *self._tokens.dump()]
+
+    def restore(self, meta: bytes, rows: bytes) -> None:
+        """Fill an empty index from its meta and rows. Raises CorruptError if they are damaged."""
+        damaged = CorruptError(f"the index of the delayed entries of stream {self.entries.sid} is damaged")
+        if len(meta) != META.size + CRC.size or CRC.unpack_from(meta, META.size)[0] != crc32(meta[: META.size]):
+            raise damaged
+        version, served, wall = META.unpack_from(meta)
+        if version != VERSION:
+            raise CorruptError("an index of delayed entries has a version of a newer tidelog")
+        end, count = len(rows) - CRC.size, served + wall
+        if end != 2 * count * ROW.size or CRC.unpack_from(rows, end)[0] != crc32(memoryview(rows)[:end]):
+            raise damaged
+        at = 0
+        for target, number in ((self._served, served), (self._wall, wall), (self._tokens, count)):
+            stop = at + number * ROW.size
+            target.fill(rows[at:stop])
+            at = stop
+        self._count_memory()
+
+    def check(self) -> None:
+        """Raise CorruptError if the companion has another number of entries than the index."""
+        if self.entries.length != len(self):
+            raise CorruptError(f"the store lacks delayed entries of stream {self.entries.sid}, or their index")
+
