@@ -28,6 +28,8 @@ from tidelog.client.client import Client
 from tidelog.client.entries import (
     MISSING,
     Batch,
+    Delayed,
+    DelayedPage,
     Entry,
     GroupInfo,
     Info,
@@ -53,6 +55,8 @@ __all__ = [
     "Missing",
     "MISSING",
     "Batch",
+    "Delayed",
+    "DelayedPage",
     "Span",
     "Info",
     "StreamPolicy",

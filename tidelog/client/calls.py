@@ -15,10 +15,13 @@ from datetime import datetime
 from functools import partial
 from itertools import pairwise
 from typing import Any, TypeVar
+from uuid import uuid4
 
 from tidelog.client.entries import (
     MISSING,
     Batch,
+    Delayed,
+    DelayedPage,
     Entry,
     GroupInfo,
     Info,
@@ -112,6 +115,15 @@ def _policy(raw: bytes | None) -> StreamPolicy | None:
     return StreamPolicy(**numbers, groups="GROUPS" in words, exact="EXACT" in words)
 
 
+def _page(reply: list[Any]) -> DelayedPage:
+    cursor, rows = reply
+    return DelayedPage(_text(cursor), [Delayed(_text(row[0]), row[1], tuple(row[2:])) for row in rows])
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "surrogateescape")
+
+
 # -- appending -----------------------------------------------------------------------------------------------
 def tappend(key: Name, fields: Fields) -> Call[StreamId]:
     """Append an entry and return its ID. ``fields`` is a mapping, or pairs if a field occurs more than once.
@@ -132,6 +144,44 @@ def tappev(
     Returns the entry's ID. Raises TypeError unless one of the four is given, and ValueError if there are no fields.
     """
     return Call(("TAPPEV", key, *_limit(count, ms, before, bytes), *_flat(fields)), _id)
+
+
+_OPTION_WORDS = {"ID", "Id", "iD", "id", b"ID", b"Id", b"iD", b"id"}
+
+
+def tdelay(
+    key: Name, fields: Fields, *, ms: int | None = None, at: int | datetime | None = None, token: Name | None = None
+) -> Call[str]:
+    """Add an entry that joins the stream in ``ms`` milliseconds, or at a time: unix time in milliseconds, or a time
+    with its zone. Returns its token.
+
+    A ``token`` of your own creates one entry: the call can be repeated if its result is unknown. Without it, the server
+    chooses one. Raises TypeError unless one of ``ms`` and ``at`` is given, and ValueError for a time without its zone
+    or if there are no fields.
+    """
+    if (ms is None) == (at is None):
+        raise TypeError("give one of ms and at")
+    flat = _flat(fields)
+    if token is None and flat[0] in _OPTION_WORDS:
+        token = uuid4().hex  # otherwise, the server takes this field for the option
+    chosen: tuple[Value, ...] = () if token is None else ("ID", token)
+    when: tuple[Value, ...] = ("AT", id_text(at)) if at is not None else ("IN", ms or 0)
+    return Call(("TDELAY", key, *when, *chosen, *flat), _text)
+
+
+def tdelay_cancel(key: Name, token: Name) -> Call[bool]:
+    """Cancel a delayed entry. Returns False if there is none with this token: it may have joined the stream."""
+    return Call(("TDELAY", key, "CANCEL", token), bool)
+
+
+def tdelay_list(key: Name, cursor: str = "0", count: int | None = None) -> Call[DelayedPage]:
+    """Return a page of delayed entries, at most ``count`` (up to 1000; None: 100), and the cursor of the next page."""
+    return Call(("TDELAY", key, "LIST", cursor, *_count(count)), _page)
+
+
+def tdelay_count(key: Name) -> Call[int]:
+    """Return the number of delayed entries."""
+    return Call(("TDELAY", key, "COUNT"), int)
 
 
 def ttrim(

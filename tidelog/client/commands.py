@@ -15,7 +15,7 @@ from tidelog.transport.call import Call
 
 P = ParamSpec("P")
 T = TypeVar("T")
-_APPENDING: Final = (calls.tappend, calls.tappev, calls.tmappend, calls.tstage)
+_APPENDING: Final = (calls.tappend, calls.tappev, calls.tdelay, calls.tmappend, calls.tstage)
 
 
 class _Blocking(Protocol):
@@ -50,6 +50,10 @@ class Commands:
 
     tappend = ClientCommand(calls.tappend)
     tappev = ClientCommand(calls.tappev)
+    tdelay = ClientCommand(calls.tdelay)
+    tdelay_cancel = ClientCommand(calls.tdelay_cancel)
+    tdelay_list = ClientCommand(calls.tdelay_list)
+    tdelay_count = ClientCommand(calls.tdelay_count)
     ttrim = ClientCommand(calls.ttrim)
     tmappend = ClientCommand(calls.tmappend)
     tstage = ClientCommand(calls.tstage)

@@ -124,6 +124,26 @@ class Span(NamedTuple):
     last: StreamId
 
 
+class Delayed(NamedTuple):
+    """An entry that joins its stream later."""
+
+    token: str
+    due: int  # unix time in milliseconds
+    flat: tuple[bytes, ...]  # field, value, field, value, ...
+
+    @property
+    def fields(self) -> dict[bytes, bytes]:
+        """The fields with their values; the last one if a field occurs more than once."""
+        return dict(zip(self.flat[::2], self.flat[1::2], strict=True))
+
+
+class DelayedPage(NamedTuple):
+    """The result of one ``tdelay_list``."""
+
+    cursor: str  # of the next page; "0" after the last one
+    entries: list[Delayed]  # in the order of their due times
+
+
 class Published(NamedTuple):
     """The result of ``tpublish``."""
 
@@ -192,6 +212,7 @@ class Info:
     deleted: int = 0  # entries deleted individually (XDEL), since the stream was created
     deleted_to: StreamId = NOTHING  # the highest of their IDs, 0.0 if none
     retain: StreamPolicy | None = None  # the retention policy
+    delayed: int = 0  # entries that join it later
 
     def may_lack(self, id: StreamId) -> bool:  # noqa: A002
         """Return whether an entry with this ID may have existed and been evicted or deleted."""

@@ -93,13 +93,14 @@ def split(flat: Sequence[bytes]) -> tuple[Sequence[bytes], dict[str, str]]:
 
 
 def extended(call: Call[T]) -> Call[T]:
-    """Return a TAPPEND, TAPPEV, TMAPPEND or TSTAGE with the context of the current span in each entry."""
+    """Return a TAPPEND, TAPPEV, TDELAY, TMAPPEND or TSTAGE with the context of the current span in each entry."""
     names, values = current()
     if not names:
         return call
     args = call.args
-    if args[0] in ("TAPPEND", "TAPPEV"):
-        if has_either(args[2 if args[0] == "TAPPEND" else 4 :: 2]):
+    if args[0] in ("TAPPEND", "TAPPEV", "TDELAY"):
+        first = 2 if args[0] == "TAPPEND" else 6 if args[0] == "TDELAY" and args[4] == "ID" else 4
+        if has_either(args[first::2]):
             return call
         more = [word for pair in zip(names, values, strict=True) for word in pair]
         return replace(call, args=(*args, *more))

@@ -10,6 +10,8 @@ import pytest
 from tidelog import (
     MISSING,
     Batch,
+    Delayed,
+    DelayedPage,
     Entry,
     GroupInfo,
     Info,
@@ -133,6 +135,19 @@ TABLE: list[tuple[Call[Any], str, list[tuple[Any, Any]]]] = [
         [(3, 3)],
     ),
     (calls.tcfg_retain("k", None), "TCFG k RETAIN NONE", [(0, 0)]),
+    (calls.tdelay("k", {"f": "v"}, ms=0), "TDELAY k IN 0 f v", [(b"5.0", "5.0")]),
+    (calls.tdelay("k", {"f": "v"}, at=7, token="t"), "TDELAY k AT 7 ID t f v", [(b"t", "t")]),
+    (calls.tdelay_cancel("k", b"t"), "TDELAY k CANCEL t", [(1, True), (0, False)]),
+    (
+        calls.tdelay_list("k"),
+        "TDELAY k LIST 0",
+        [
+            ([b"0", []], DelayedPage("0", [])),
+            ([b"1-2-3-4", [[b"t", 9, b"f", b"v"]]], DelayedPage("1-2-3-4", [Delayed("t", 9, (b"f", b"v"))])),
+        ],
+    ),
+    (calls.tdelay_list("k", "1-2-3-4", 5), "TDELAY k LIST 1-2-3-4 COUNT 5", [([b"0", []], DelayedPage("0", []))]),
+    (calls.tdelay_count("k"), "TDELAY k COUNT", [(3, 3)]),
     (calls.tack("k", "g", A, EB, "7.0"), "TACK k g 5.0 5.1 7.0", [(2, 2)]),
     (calls.tnack("k", "g", A), "TNACK k g 5.0", [(1, 1)]),
     (calls.tnack("k", "g", A, delay=50), "TNACK k g DELAY 50 5.0", [(1, 1)]),

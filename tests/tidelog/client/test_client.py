@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -168,6 +169,23 @@ def test_retention_policy(client: Any) -> None:
         client.tcfg_retain("k", StreamPolicy())
     client.tappev("k", {"n": 6}, bytes=1)
     assert client.ttrim("k", bytes=0) == client.tlen("k") == 0
+
+
+def test_delayed_entries(client: Any) -> None:
+    token = client.tdelay("k", {"n": 1}, ms=3_600_000)
+    assert client.tdelay("k", {"id": 5, "n": 2}, at=datetime(2100, 1, 1, tzinfo=UTC)) != token
+    assert client.tdelay("k", {"n": 3}, ms=0, token="t") == client.tdelay("k", {"n": 3}, ms=0, token="t") == "t"
+    [entry] = client.tread("k", "0", block=10_000)
+    assert entry.fields == {b"n": b"3"}
+    cursor, [first] = client.tdelay_list("k", count=1)
+    assert (first.token, first.fields) == (token, {b"n": b"1"})
+    cursor, [second] = client.tdelay_list("k", cursor)
+    assert (cursor, second.due, second.fields) == ("0", 4_102_444_800_000, {b"id": b"5", b"n": b"2"})
+    assert client.tdelay_count("k") == client.tinfo("k").delayed == 2
+    assert client.tdelay_cancel("k", token) is True
+    assert client.tdelay_cancel("k", token) is False
+    with pytest.raises(TypeError, match="give one of ms and at"):
+        client.tdelay("k", {"n": 1})
 
 
 def test_read_after_an_id_and_with_info(client: Any) -> None:
@@ -399,7 +417,7 @@ def test_both_clients_have_every_call_with_its_signature() -> None:
         and inspect.isfunction(function)
         and str(inspect.signature(function).return_annotation).startswith("Call[")
     }
-    assert len(built) == 29
+    assert len(built) == 33
     for cls in (Client, AsyncClient):
         for name, function in built.items():
             method = getattr(cls, name)

@@ -19,6 +19,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, Trace
 
 from tests.tidelog.topics.test_delayed import Moving
 from tests.tidelog.topics.topickit import Order, orders, run
+from tests.waiting import eventually
 from tidelog import AsyncClient, Client, Entry, StreamId
 from tidelog.client import calls, steps, tracecontext
 from tidelog.client.alone import run_alone
@@ -166,6 +167,9 @@ def append_all(client: Any) -> list[Any]:
         client.tappend("s", {"a": 9, "traceparent": "mine"}),
         client.tmappend("s", (b"traceparent",), [("mine",)]),
         client.ttrim("s", count=100),
+        client.tdelay("delayed", {"a": 10}, ms=0),
+        client.tdelay("delayed", {"a": 11}, ms=0, token="t"),
+        client.tdelay("delayed", {"id": 12}, ms=0),
     ]
 
 
@@ -186,6 +190,9 @@ def test_clients_with_the_option(tidelog_server: Server, client: Client) -> None
     own = [{"a": "9", "traceparent": "mine"}, {"traceparent": "mine"}]
     assert fields(client, "s") == [each | BOTH for each in expected] + own
     assert fields(client, "FIELDS") == [{"a": "7"} | BOTH, {"a": "8"} | BOTH]
+    delayed = [{"a": "10"}, {"a": "11"}, {"id": "12"}]
+    eventually(lambda: len(fields(client, "delayed")) == 3)
+    assert sorted(fields(client, "delayed"), key=str) == sorted([each | BOTH for each in delayed], key=str)
     assert fields(client, "call", "none") == [{"a": "1"}] * 2
     client.redis.delete("s")
     asyncio.run(use())
