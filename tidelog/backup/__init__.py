@@ -12,6 +12,7 @@
     logwriter  collects the log of a server, and writes it as such files
     logstate  the file that says where a log ends
     continuous  the process that follows a server
+    recurring  takes further base backups meanwhile
     resume    where that process continues after a restart
     ranges    the ranges that a target can be restored to
     until     finds the point to restore

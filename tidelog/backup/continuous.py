@@ -14,6 +14,7 @@ Rule 4: nothing is written while the lock is missing. A target that is not mount
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -29,26 +30,25 @@ from tidelog.backup.frames import LogPart
 from tidelog.backup.lock import RENEW, LockLostError, TargetLock
 from tidelog.backup.logstate import LogState
 from tidelog.backup.logwriter import LogWriter
+from tidelog.backup.manifest import backups, load
+from tidelog.backup.recurring import BackupStoppedError, RecurringBase
 from tidelog.backup.resume import ResumePoint, resume_point
 from tidelog.backup.retention import prune
 from tidelog.backup.source import BackupSource, LogPosition
 from tidelog.backup.take import Report, take_base
-from tidelog.backup.targets import BackupError, BackupTarget
+from tidelog.backup.targets import BackupError, target_at
 from tidelog.operating.tables import size
 from tidelog.transport.backoff import Backoff, Delays
 
 BACKOFF: Final = Backoff(first=0.2, most=10.0)
 POLL: Final = 0.2  # seconds between two checks of whether the process must stop
-SHARE: Final = 0.6  # of the lag, after which records are written; the rest is for the server's interval and the write
+MARGIN: Final = 1.0  # seconds of the lag for the interval of the server (0.25 s), POLL, and the write
+SHORTEST: Final = 0.1  # seconds for which records are collected at least
 INTERVAL: Final = 0.3  # seconds: a little more than the interval in which a server sends its log
 MOST_DRAINING: Final = 3.0  # seconds, after a signal
 MOST_LAST_ATTEMPTS: Final = 3  # to write the last chunk after a signal
 
 Say = Callable[[str], None]
-
-
-class BackupStoppedError(Exception):
-    """The process was asked to stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +57,18 @@ class ContinuousOptions:
 
     lag: float  # seconds
     keep: int | None  # base backups
+    every: float = 0.0  # seconds between two base backups; 0: only one is taken
 
 
 class ContinuousBackup:
     """The process. ``say`` prints a line about a rare event; ``stop`` is set by a signal."""
 
     def __init__(
-        self, url: str, place: BackupTarget, options: ContinuousOptions, say: Say, report: Report, stop: threading.Event
+        self, url: str, target: str, options: ContinuousOptions, say: Say, report: Report, stop: threading.Event
     ) -> None:
         self._url = url
-        self._place = place
+        self._place = target_at(target)
+        self._recurring = RecurringBase(url, target, options.every, options.keep, say, stop)
         self._options = options
         self._say = say
         self._report = report
@@ -93,12 +95,13 @@ class ContinuousBackup:
                     if not self._connected:
                         raise
                     self._wait(error)
+            self._recurring.finish()
             self._end()
 
     def _wait(self, error: Exception) -> None:
         delay = self._delays.next()
         if _worth_a_line(self._delays):
-            self._say(f"{error}; connecting to the server again")
+            self._say(f"{str(error).rstrip('.')}; connecting to the server again")
         self._stop.wait(delay)
 
     # -- one connection ------------------------------------------------------------------------------------------
@@ -123,6 +126,8 @@ class ContinuousBackup:
                 self._found = None
                 self._base(source, began)
             self._found = None
+            if not self._recurring.scheduled:
+                self._recurring.taken(self._base_ms())
             self._delays.reset()
             assert self._writer is not None  # noqa: S101 - set by both branches
             self._follow(source, self._writer)
@@ -144,6 +149,7 @@ class ContinuousBackup:
         position = LogPosition(base.replid, base.log_offset)
         self._writer = LogWriter(base.name, position, (ranges.ms_of(base.began), base.log_offset))
         self._state_at = 0.0
+        self._recurring.taken(ranges.ms_of(base.began))
         if self._options.keep:
             try:
                 prune(self._place, self._options.keep, self._lock)
@@ -151,6 +157,13 @@ class ContinuousBackup:
                 raise
             except BackupError as error:
                 self._say(str(error))
+
+    def _base_ms(self) -> int:
+        """Return the time of the newest base backup in ms since the epoch; now if its manifest can't be read."""
+        try:
+            return ranges.ms_of(load(self._place, backups(self._place)[-1]).began)
+        except (BackupError, IndexError):
+            return int(time.time() * 1000)
 
     def _reporting(self, what: str, done: int, total: int) -> None:
         if self._stop.is_set():
@@ -162,10 +175,11 @@ class ContinuousBackup:
         try:
             while not self._stop.is_set():
                 self._take(source, writer)
-                if writer.due(self._options.lag * SHARE):
+                if writer.due(max(SHORTEST, self._options.lag - MARGIN)):
                     self._store(writer)
                     source.stored(writer.stored)
                 self._renew(writer)
+                self._recurring.check(self._lock)
             self._drain(source, writer)
         finally:
             if not self._stop.is_set():  # the lost connection does not delay what has arrived
@@ -185,6 +199,8 @@ class ContinuousBackup:
         with suppress(BackupStoppedError, BackupError):  # the end of the process reports what is not at the target
             while (passed := time.monotonic() - began) < MOST_DRAINING:
                 part = self._take(source, writer)
+                if writer.due(math.inf):
+                    self._store(writer)
                 if part is not None and part.ms and passed > INTERVAL:
                     break
 
@@ -196,7 +212,7 @@ class ContinuousBackup:
 
     def _written(self, writer: LogWriter) -> None:
         self._lock.check()
-        writer.write(self._place)
+        writer.write(self._place, self._lock.check)  # the target can be unmounted between the check and the write
 
     def _renew(self, writer: LogWriter) -> None:
         """Renew the lock and the state file if that is due."""
@@ -232,6 +248,7 @@ class ContinuousBackup:
         """Write what has arrived. Raises BackupError if that fails."""
         writer = self._writer
         if writer is None:
+            self._say("stopped before the base backup was complete")
             return
         for left in range(MOST_LAST_ATTEMPTS - 1, -1, -1):
             try:

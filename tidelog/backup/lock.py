@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import threading
 import time
 from datetime import UTC, datetime
 from types import TracebackType
@@ -53,6 +54,7 @@ class TargetLock:
         self._file = f"{FOLDER}/{secrets.token_hex(8)}.json"
         self._began = int(time.time())
         self._seen = 0.0  # monotonic seconds
+        self._renewing = threading.Lock()  # a continuous backup has two threads
 
     def __enter__(self) -> Self:
         self.renew()
@@ -74,6 +76,10 @@ class TargetLock:
 
     def renew(self) -> None:
         """Write the lock again if that is due. Call this often. Raises BackupError."""
+        with self._renewing:
+            self._renew()
+
+    def _renew(self) -> None:
         now = time.monotonic()
         if self._seen and now - self._seen < RENEW:
             return

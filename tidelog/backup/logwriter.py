@@ -9,6 +9,7 @@ Rule 2: a chunk is read back before the server may delete its records. The chunk
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from hashlib import sha256
 from zlib import crc32
 
@@ -74,8 +75,11 @@ class LogWriter:
             if self._groups:
                 self._times.append(self.known)
 
-    def write(self, place: BackupTarget) -> None:
-        """Write the pending records as a chunk. Raises BackupError; call it again then."""
+    def write(self, place: BackupTarget, confirm: Callable[[], None]) -> None:
+        """Write the pending records as a chunk. Raises BackupError; call it again then.
+
+        ``confirm``: called after the write; raises BackupError if the target is not the one of this backup.
+        """
         if self._ready is None:
             if not self._groups:
                 return
@@ -86,4 +90,5 @@ class LogWriter:
         place.settle()
         if sha256(place.read(chunk.file, len(raw))).hexdigest() != chunk.digest:
             raise BackupError(f"{place.shown}/{chunk.file}: what was read back is not what was written")
+        confirm()
         self.previous, self.stored, self._ready = chunk.name, chunk.end, None

@@ -28,6 +28,7 @@ from tidelog.operating.terminal import echo
 
 SECONDS = len("2026-11-21T08:00:00")
 DEFAULT_LAG = 5.0  # seconds
+DEFAULT_BASE_EVERY = 24.0  # hours
 
 
 @contextmanager
@@ -48,7 +49,14 @@ def _reporting() -> Iterator[None]:
     type=click.FloatRange(1, 3600),
     help="With --continuous: store each write within this many seconds.  [default: 5]",
 )
-def backup(target: str, url: str, keep: int | None, continuous: bool, lag: float | None) -> None:
+@click.option(
+    "--base-every",
+    type=click.FloatRange(0),
+    help="With --continuous: hours between two base backups; 0: only the first.  [default: 24]",
+)
+def backup(
+    target: str, url: str, keep: int | None, continuous: bool, lag: float | None, base_every: float | None
+) -> None:
     """Copy all data of a running server to TARGET, and verify the copy.
 
     \b
@@ -76,10 +84,11 @@ def backup(target: str, url: str, keep: int | None, continuous: bool, lag: float
     has written the rest of the log.
     """
     if continuous:
-        _run_continuously(target, url, ContinuousOptions(lag or DEFAULT_LAG, keep))
+        hours = DEFAULT_BASE_EVERY if base_every is None else base_every
+        _run_continuously(target, url, ContinuousOptions(lag or DEFAULT_LAG, keep, hours * 3600))
         return
-    if lag is not None:
-        raise click.UsageError("--lag needs --continuous")
+    if lag is not None or base_every is not None:
+        raise click.UsageError(f"{'--lag' if lag is not None else '--base-every'} needs --continuous")
     with _reporting(), reported(url), Progress() as progress:
         place = target_at(target)
         taken = take.take(url, place, keep, progress.show_bytes)
@@ -104,7 +113,7 @@ def _run_continuously(target: str, url: str, options: ContinuousOptions) -> None
             progress.end()
             echo(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {text}")
 
-        ContinuousBackup(url, target_at(target), options, say, progress.show_bytes, stop).run()
+        ContinuousBackup(url, target, options, say, progress.show_bytes, stop).run()
 
 
 @click.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.replication.cluster import Cluster, Node, assert_same, new_port, wait_until
+from tests.replication.groups import Group
 from tests.tidelog.backup.continuouskit import Follower, found, log_files, stored
 from tests.tidelog.backup.kit import failed, manifests, start, tidelog, url
 
@@ -201,12 +203,44 @@ def test_a_target_that_is_unavailable(servers: Cluster, target: Path, tmp_path: 
         backup.has(leader)
         target.rename(tmp_path / "away")
         program.run(10)
-        wait_until(lambda: backup.said("the lock of this backup is missing"), "it is reported")
+        wait_until(lambda: backup.said("trying again"), "it is reported")
         assert not target.exists()  # as if it was not mounted: nothing is written in its place
         leader("SAVE")
         (tmp_path / "away").rename(target)
         end = backup.has(leader)
         wait_until(lambda: backup.said("is available again"), "that is reported, too")
+    assert (len(manifests(target)), len(found(target))) == (1, 1)
+    assert restored_until(servers, target, end).digest() == program.digests[end]
+
+
+def test_a_full_target(servers: Cluster, target: Path) -> None:
+    leader = servers.node()
+    program = Program(leader)
+    with Follower(target, leader) as backup:
+        wait_until(lambda: manifests(target), "a base backup")
+        resource.prlimit(backup.process.pid, resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+        program.run(20)
+        wait_until(lambda: backup.said("File too large; trying again"), "it is reported")
+        assert not list(target.rglob("*.half"))
+        resource.prlimit(backup.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        end = backup.has(leader)
+    assert (len(manifests(target)), len(found(target))) == (1, 1)
+    assert restored_until(servers, target, end).digest() == program.digests[end]
+
+
+def test_a_server_group_that_loses_its_leader(servers: Cluster, target: Path) -> None:
+    """The backup has confirmed records only, so it can continue at any new leader."""
+    group = Group(servers, 2, replica_acks="insync", min_in_sync=1)
+    leader = group.wait()
+    (other,) = group.others(leader)
+    with Follower(target, leader, place=",".join(map(url, group.nodes))) as backup:
+        wait_until(lambda: manifests(target), "a base backup")
+        Program(leader).run(20)
+        leader.kill()
+        group.wait(other)
+        program = Program(other, 2)
+        program.run(20)
+        end = backup.has(other)
     assert (len(manifests(target)), len(found(target))) == (1, 1)
     assert restored_until(servers, target, end).digest() == program.digests[end]
 
@@ -245,6 +279,24 @@ def test_only_the_log_that_is_needed_is_kept(servers: Cluster, target: Path) -> 
         backup.has(leader)
     assert len(manifests(target)) == 1
     assert restored_until(servers, target)("GET", "k") == b"newest"
+
+
+def test_further_base_backups(servers: Cluster, target: Path) -> None:
+    """They are taken while the log is followed, and the log before the oldest one that is kept is removed."""
+    leader = servers.node()
+    program = Program(leader)
+    with Follower(target, leader, "--base-every", 1 / 3600, "--keep", 2) as backup:
+        first = wait_until(lambda: manifests(target), "a base backup")[0]
+        program.run(10)
+        backup.has(leader)
+        wait_until(lambda: first not in manifests(target) and len(manifests(target)) == 2, "two more base backups")
+        program.run(10)
+        end = backup.has(leader)
+    (only,) = found(target)
+    assert 1 <= len(only.bases) <= 2
+    assert only.begin > min(program.digests)
+    assert all(chunk.end >= only.begin for chunk in only.chunks)
+    assert restored_until(servers, target, end).digest() == program.digests[end]
 
 
 def test_the_drill(tmp_path: Path) -> None:

@@ -51,9 +51,9 @@ def add(log: LogWriter, place: LocalTarget, *parts: tuple[int, Sequence[bytes]],
     for after, groups in parts:
         part = LogPart(log.position.offset, list(groups), BEGAN + after if after >= 0 else 0)
         if log.must_end(part, replid):
-            log.write(place)
+            log.write(place, lambda: None)
         log.add(part, replid)
-    log.write(place)
+    log.write(place, lambda: None)
 
 
 def at(place: LocalTarget, text: object, named: BackupManifest | None = None) -> RestorePoint:
@@ -177,7 +177,7 @@ def test_a_new_replication_id(place: LocalTarget) -> None:
     add(log, place, (500, [b"x" * 10]))
     part = LogPart(1010, [b"y" * 10], BEGAN + 600)
     log.add(part, OTHER)
-    log.write(place)
+    log.write(place, lambda: None)
     later = base(place, BEGAN + 1000, 1020, OTHER)
     assert [len(each.bases) for each in ranges.ranges(place)] == [2]
     assert at(place, 1020).base == later
