@@ -11,6 +11,7 @@ import click
 from tidelog.cli.connect import choose, connected, driving, reported, url_option
 from tidelog.cli.lines import printable
 from tidelog.cli.modules import Declaration, processors_option
+from tidelog.cli.progress import Progress
 from tidelog.cli.resetting import Cells, print_resets, reset_options
 from tidelog.cli.status import print_status, to_json
 from tidelog.client.steps import Steps
@@ -185,9 +186,11 @@ def delete(name: str, dry_run: bool, yes: bool, url: str) -> None:
 
     The command fails while workers run the app.
     """
-    with connected(url) as client:
+    with connected(url) as client, Progress() as progress:
         try:
+            progress.show_text(f"searching for the state of {name}")
             found = deletion.find_state(client, name)
+            progress.end()
             if not (found.keys or found.seen or found.groups):
                 raise click.ClickException(f"the server has no state of an app {name!r}")
             _list(found)
@@ -195,7 +198,9 @@ def delete(name: str, dry_run: bool, yes: bool, url: str) -> None:
                 return
             if not yes:
                 click.confirm(f"Delete this state of {name}?", abort=True)
+            progress.show_text(f"deleting the state of {name}")
             gone = deletion.delete(client, name)
+            progress.end()
         except AppError as error:
             raise click.ClickException(str(error)) from None
     keys = counted(len(gone.keys) + len(gone.seen), "key")

@@ -127,17 +127,19 @@ def backups(target: str) -> None:
     If there is a log of a continuous backup, a second table lists the ranges of log offsets and times that
     "tidelog restore TARGET DIR --until" can restore.
     """
-    with _reporting():
+    with _reporting(), Progress() as progress:
         place = target_at(target)
         names = manifest.backups(place)
         if not names:
             raise click.ClickException(f"there is no backup at {place.shown}")
         rows, known = [], set[str]()
-        for name in names:
+        for number, name in enumerate(names):
+            progress.show_entries("backups", number, len(names))
             try:
                 rows.append(_row(manifest.load(place, name), known))
             except BackupError as error:
                 rows.append([name, str(error), *[""] * 4])
+        progress.end()
         table(["name", "began (UTC)", "size", "shared", "entries", "server"], rows)
         _print_ranges(ranges.ranges(place))
 

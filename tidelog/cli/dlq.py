@@ -11,6 +11,7 @@ import redis
 
 from tidelog.cli import lines
 from tidelog.cli.connect import connected, url_option
+from tidelog.cli.progress import Progress
 from tidelog.client import Client
 from tidelog.client.alone import run_alone
 from tidelog.client.entries import Entry, StreamId
@@ -52,21 +53,24 @@ _all = click.option("--all", "all_of_them", is_flag=True, help="All dead letters
 @url_option
 def list_dead_letters(name: str | None, processor: str | None, limit: int, as_json: bool, url: str) -> None:
     """List the dead letters of NAME, oldest first. Without NAME, list the dead-letter queues."""
-    with connected(url) as client:
+    with connected(url) as client, Progress() as progress:
         if name is None:
-            _list_topics(client)
+            _list_topics(client, progress)
             return
         topic = _topic(client, name)
         rows = []
-        for entry in _open(client, topic):
+        for number, entry in enumerate(_open(client, topic)):
+            progress.show_count("dead letters read:", number)
             dead_letter = _read(entry)
             if processor is not None and (dead_letter is None or dead_letter.processor != processor):
                 continue
             if as_json:
+                progress.end()
                 echo(json.dumps(_fields(entry, dead_letter), ensure_ascii=False))
             rows.append(_row(entry, dead_letter))
             if len(rows) == limit:
                 break
+        progress.end()
         if not as_json and rows:
             table(["dead letter", "event", "processor", "attempts", "error"], rows)
         elif not rows:
@@ -125,10 +129,12 @@ def replay(
     stream: orders.dead belongs to orders, other names to the topics whose processors have written to them. Otherwise
     anyone who can append to NAME could forge another target.
     """
-    with connected(url) as client:
+    with connected(url) as client, Progress() as progress:
         topic = _topic(client, name)
         allowed = [deadletters.home(each, part) for each in allow for part in (0, deadletters.NO_PARTITION)]
-        done = run_alone(client, deadletters.replay(topic, _wanted(ids, all_of_them, processor), allowed))
+        wanted = _shown_by(progress, _wanted(ids, all_of_them, processor), run(client, deadletters.count(topic)))
+        done = run_alone(client, deadletters.replay(topic, wanted, allowed))
+        progress.end()
         _tell("replayed", done, ids)
 
 
@@ -144,14 +150,17 @@ def purge(name: str, ids: tuple[str, ...], all_of_them: bool, processor: str | N
 
     They disappear from the list immediately. Their entries are evicted when no older dead letter is open.
     """
-    with connected(url) as client:
+    with connected(url) as client, Progress() as progress:
         topic = _topic(client, name)
         wanted = _wanted(ids, all_of_them, processor)
         if not yes:
             everything = f"all dead letters of {processor}" if processor else "all dead letters"
             what = counted(len(ids), "dead letter") if ids else everything
             click.confirm(f"Purge {what} from {topic}?", abort=True)
-        _tell("purged", run_alone(client, deadletters.purge(topic, wanted)), ids)
+        wanted = _shown_by(progress, wanted, run(client, deadletters.count(topic)))
+        done = run_alone(client, deadletters.purge(topic, wanted))
+        progress.end()
+        _tell("purged", done, ids)
 
 
 # -- dead letters ---------------------------------------------------------------------------------------------
@@ -168,15 +177,20 @@ def _topic(client: Client, name: str) -> str:
     )
 
 
-def _list_topics(client: Client) -> None:
+def _list_topics(client: Client, progress: Progress) -> None:
     topics = []
-    for name in sorted(set(admin.names(client))):
+    progress.show_text("searching for topics")
+    names = sorted(set(admin.names(client)))
+    for number, name in enumerate(names):
+        progress.show_entries("topics", number, len(names))
         try:
             if deadletters.is_dead_letter_queue(admin.settings_of(client, name)):
                 topics.append(name)
         except (TopicError, redis.ResponseError) as error:  # the other topics are still listed
+            progress.end()
             echo(f"{name}: {error}", err=True)
     rows = [[name, f"{run(client, deadletters.count(name)):,}"] for name in topics]
+    progress.end()
     if rows:
         table(["topic", "dead letters"], rows)
     else:
@@ -205,6 +219,19 @@ def _wanted(ids: tuple[str, ...], all_of_them: bool, processor: str | None) -> d
         return processor is None or (dead_letter is not None and dead_letter.processor == processor)
 
     return wanted
+
+
+def _shown_by(progress: Progress, wanted: deadletters.Wanted, total: int) -> deadletters.Wanted:
+    """Return ``wanted`` with progress: it is called for each of ``total`` dead letters, more often after a conflict."""
+    done = 0
+
+    def called(dead_letter: DeadLetterRecord | None, id: StreamId) -> bool:  # noqa: A002 - as above
+        nonlocal done
+        done += 1
+        progress.show_entries("dead letters", done, total)
+        return wanted(dead_letter, id)
+
+    return called
 
 
 def _tell(what: str, done: DeadLetterResult, ids: tuple[str, ...]) -> None:

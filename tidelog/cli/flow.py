@@ -19,6 +19,7 @@ from tidelog.cli.flowoutput import FlowStates
 from tidelog.cli.lines import printable
 from tidelog.cli.logs import configure, logging_options
 from tidelog.cli.modules import Declaration, import_from_here
+from tidelog.cli.progress import Progress
 from tidelog.cli.resetting import reset_options
 from tidelog.flows import Flow, FlowError, FlowFileError
 from tidelog.flows.declare import warnings
@@ -369,7 +370,9 @@ def drain(name: str, timeout: float | None, api: str, token_file: str | None) ->
     them do so. A flow of a file runs again when the process is restarted.
     """
     query = "" if timeout is None else f"?timeout={timeout}"
-    found = FlowApiClient(api, token_file, DRAINING).send("DELETE", f"/v1/flows/{name}{query}")
+    with Progress() as progress:
+        progress.show_text(f"draining {name}")
+        found = FlowApiClient(api, token_file, DRAINING).send("DELETE", f"/v1/flows/{name}{query}")
     for each in found["drained"]:
         echo(process.drained_text(each["alias"], each["settled"], each["seconds"], each["abandoned"]))
     if not all(each["complete"] for each in found["drained"]):

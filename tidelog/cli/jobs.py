@@ -16,6 +16,7 @@ import click
 from tidelog.cli.connect import driving, reported, url_option
 from tidelog.cli.engine import engine
 from tidelog.cli.jobstatus import print_job, print_jobs
+from tidelog.cli.progress import Progress
 from tidelog.cli.resetting import print_resets, reset_options
 from tidelog.client import calls, strings
 from tidelog.client.entries import Entry, StreamId
@@ -343,8 +344,10 @@ def _destroyed(name: str, streams: set[str]) -> list[Call[Any]]:
 def _until_ended(runs: Callable[[], str]) -> str:
     """Wait until no engine runs a job. Returns the engine that still runs it after LEAVING seconds."""
     until = time.monotonic() + LEAVING
-    while (engine_name := runs()) and time.monotonic() < until:
-        time.sleep(0.1)
+    with Progress() as progress:
+        while (engine_name := runs()) and (left := until - time.monotonic()) > 0:
+            progress.show_text(f"waiting for engine {engine_name} to end the job: {left:.0f} s at most")
+            time.sleep(0.1)
     return engine_name
 
 

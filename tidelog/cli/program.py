@@ -25,7 +25,7 @@ from tidelog.cli.group import group_commands
 from tidelog.cli.lazygroup import LazyGroup
 from tidelog.cli.load import BadRow, Format, Loader, guess_format, read_rows
 from tidelog.cli.moving import export_command, import_command
-from tidelog.cli.progress import Progress, file_size
+from tidelog.cli.progress import Progress, file_size, is_file
 from tidelog.cli.report import print_server, print_stream
 from tidelog.cli.sending import send, sendmany
 from tidelog.cli.topics import topics
@@ -58,6 +58,7 @@ def main() -> None:
       tidelog dump weather --start 2026-11-21T08:00Z | head
       tidelog info weather
       tidelog doctor                          check the installation and this machine
+      tidelog completion bash                 print the script that completes commands
       tidelog topics list                     list partitioned streams of typed records
       tidelog send shop:orders '{"id": 7}'    send a record to a topic
       tidelog sendmany shop:orders rows.csv   send the records of a file
@@ -255,13 +256,19 @@ def dump(key: str, url: str, start: str, end: str, limit: int | None, as_text: b
     """
     left = sys.maxsize if limit is None else limit
     write = lines.to_text if as_text else lines.to_json
-    with connected(url) as client:
-        for page in client.pages(key, _parse_time(start), _parse_time(end), max(1, min(PAGE, left))):
+    first, last = _parse_time(start), _parse_time(end)
+    with connected(url) as client, Progress() as progress:
+        shown = progress.visible and is_file(sys.stdout)
+        total, done = (min(left, client.tcount(key, first, last)) if shown else 0), 0
+        for page in client.pages(key, first, last, max(1, min(PAGE, left))):
             text = "".join(f"{write(entry)}\n" for entry in page[:left])
             echo(text, nl=False)
             left -= len(page)
             if left <= 0:
                 return
+            done += len(page)
+            if shown:
+                progress.show_entries("entries", done, total)
 
 
 def _parse_time(text: str) -> str | datetime:

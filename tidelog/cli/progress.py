@@ -1,4 +1,7 @@
-"""A progress bar with a rate, on standard error if it is a terminal."""
+"""A progress bar with a rate, or a line, on standard error if it is a terminal.
+
+Rule: each command that can take longer than a second shows its progress, and nothing of it reaches a pipe or a file.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,18 @@ import sys
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Self, TextIO
 
 from tidelog.operating.tables import size
+from tidelog.operating.terminal import safe
 
 EVERY = 0.1  # seconds between two updates of the bar
 WIDTH = 30  # characters of the bar
+
+
+def standard_error() -> TextIO:
+    """Return the stream for progress."""
+    return sys.stderr
 
 
 class Progress:
@@ -25,7 +34,7 @@ class Progress:
         self._what = ""
         self.started = time.monotonic()
         self._next = 0.0
-        self._stream = sys.stderr
+        self._stream = standard_error()
         self.visible = self._stream.isatty()
 
     @property
@@ -52,6 +61,10 @@ class Progress:
             self.total = total
             self._draw(done, f"{what} {shown(done)}  {shown(int(done / max(self.seconds, 1e-9)))}/s")
 
+    def show_count(self, what: str, done: int) -> None:
+        """Show a number of which the total is not known."""
+        self.show_text(f"{what} {done:,}")
+
     def show_text(self, text: str) -> None:
         """Show a line without a bar."""
         if self._due():
@@ -69,7 +82,8 @@ class Progress:
         if self.total:
             share = min(1.0, position / self.total)
             bar = f"{share:4.0%} {'█' * round(share * WIDTH):░<{WIDTH}}  "
-        self._stream.write(f"\r{bar}{text}\x1b[K")
+        shown = safe(text).replace("\n", " ")  # names can come from a hostile peer
+        self._stream.write(f"\r{bar}{shown}\x1b[K")
         self._stream.flush()
 
     def __enter__(self) -> Self:
@@ -92,3 +106,11 @@ def file_size(file: io.BufferedReader) -> int | None:
     except OSError:  # it has no file descriptor
         return None
     return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+def is_file(stream: TextIO) -> bool:
+    """Return whether output goes to a regular file: a bar on the terminal does not mix with it."""
+    try:
+        return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+    except (OSError, ValueError):  # it has no file descriptor
+        return False

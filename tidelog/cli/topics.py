@@ -9,6 +9,7 @@ import click
 import redis
 
 from tidelog.cli.connect import connected, url_option
+from tidelog.cli.progress import Progress
 from tidelog.client import calls
 from tidelog.client.entries import StreamPolicy
 from tidelog.operating.tables import counted, print_pairs, table
@@ -33,16 +34,21 @@ def topics() -> None:
 @url_option
 def list_topics(url: str) -> None:
     """List all topics."""
-    with connected(url) as client:
+    with connected(url) as client, Progress() as progress:
         rows = []
-        for name in sorted(set(admin.names(client))):
+        progress.show_text("searching for topics")
+        names = sorted(set(admin.names(client)))
+        for number, name in enumerate(names):
+            progress.show_entries("topics", number, len(names))
             try:
                 facts = admin.settings_of(client, name)
                 entries = sum(client.together(*admin.lengths(name, facts)))
             except (TopicError, redis.ResponseError) as error:  # the other topics are listed
+                progress.end()
                 echo(f"{name}: {error}", err=True)
                 continue
             rows.append([name, f"{facts.partitions}", f"{entries:,}", facts.codec, facts.partition_by or "-"])
+        progress.end()
         if rows:
             table(["topic", "partitions", "entries", "codec", "partition by"], rows)
         else:
