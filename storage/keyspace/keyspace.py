@@ -40,7 +40,7 @@ from storage.model.timers import NEVER, TwoClocks
 from storage.nodes.pool import NodePool
 from storage.streams.capture import Capture
 from storage.streams.delayed import WALL, DelayedEntries
-from storage.streams.retention import RetentionPolicy
+from storage.streams.retention import NO_CHECK, RetentionPolicy
 from storage.streams.stages import Stage, Stages
 from storage.streams.stream import Stream
 
@@ -212,7 +212,7 @@ class Keyspace(KeyTable):
     def appended(self, key: bytes, stream: Stream) -> None:
         """Record that entries were added, after before(). The caller logs the record."""
         self.changes.stream(key, stream)
-        if stream.checked:
+        if stream.next_ord >= stream.check_from:
             self._uncheck(key, stream)
         self.signal(key)
         if self.watchers or self.tracked:
@@ -336,11 +336,11 @@ class Keyspace(KeyTable):
 
     def _uncheck(self, key: bytes, stream: Stream) -> None:
         """Record that the policy of a stream must be checked."""
-        stream.checked = False
+        stream.check_from = NO_CHECK
         self.unchecked[key] = None
 
     def _unretain(self, key: bytes, stream: Stream) -> None:
-        stream.checked = False
+        stream.check_from = NO_CHECK
         self.unchecked.pop(key, None)
         self.timers.cancel(timers.RETENTION, key)
 

@@ -23,7 +23,7 @@ from storage.nodes.node import OVERHEAD, ActiveNode, sealed
 from storage.nodes.packed import AnyNode
 from storage.nodes.pool import NodePool, open_sealed
 from storage.streams.producers import Producers
-from storage.streams.retention import RetentionPolicy
+from storage.streams.retention import NO_CHECK, RetentionPolicy
 
 NO_SIZES: Final[list[int]] = []  # never changed, like the next ones
 NO_PARTS: Final[list[bytes]] = []
@@ -63,7 +63,7 @@ class StreamNodes:
     __slots__ = (
         "_active", "_active_bytes", "_active_ord", "_append_list", "_evicted_to", "_front", "_front_ord", "_joins",
         "_raised", "_reopen", "_sealed", "_tombstones_to_capture", "deleted", "dirty", "first_ord", "groups", "last_ms",
-        "checked", "last_seq", "lone", "max_deleted", "next_ord", "pool", "producers", "retention", "shift", "sid",
+        "check_from", "last_seq", "lone", "max_deleted", "next_ord", "pool", "producers", "retention", "shift", "sid",
         "tombstones", "used",
     )  # fmt: skip
 
@@ -77,7 +77,7 @@ class StreamNodes:
         self.last_ms = 0  # last ID that was assigned, or set by XSETID; 0, 0 before the first entry
         self.last_seq = 0
         self.next_ord = 0  # number of entries ever added
-        self.checked = False  # it has a retention policy, whose next check must follow an append; set by the keyspace
+        self.check_from = NO_CHECK  # the next_ord from which on the retention policy must be checked; see ``retaining``
         self.dirty = False  # changed since the last capture; set by the keyspace
         self._joins = False  # the active node is being read: new entries are joined immediately
         self._reopen = False  # the last node of the index, or a part of it, can become the active node

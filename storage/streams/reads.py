@@ -149,6 +149,14 @@ class StreamReads(StreamNodes):
             return appendlist.first_id(listed)
         return self.id_at(self._active_ord)
 
+    def head_end(self) -> int:
+        """Return the ordinal after the oldest node, as far as it is known: the active node can still grow."""
+        index = self._sealed
+        position = index.head + 1
+        if position < len(index.ords):
+            return index.ords[position]
+        return self._active_ord if index.head < len(index.ords) else self.next_ord
+
     def nodes_end(self, number: int) -> int:
         """Return the ordinal after the ``number`` oldest sealed nodes; next_ord if there are not more."""
         index = self._sealed

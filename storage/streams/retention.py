@@ -22,6 +22,7 @@ _VERSION: Final = 1
 _GROUPS: Final = 1
 _EXACT: Final = 2
 MOST: Final = (1 << 62) - 1  # the largest number in a policy
+NO_CHECK: Final = MOST  # as the length from which on a policy is checked: appends do not cause a check
 
 
 class RetentionPolicy:

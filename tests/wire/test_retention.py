@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -151,6 +152,68 @@ def test_groups_hold_what_they_need(hand: RunningServer, c: Raw) -> None:
     c("TACK", "s", "g", *[row[0] for row in pending])
     hand.advance(1000)
     assert c("TLEN", "s") == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "before", "checked"),
+    [
+        ("COUNT 10 EXACT", 9, [False, True]),
+        ("COUNT 600", 0, [True, False]),  # the first append: the policy has not been checked with an entry
+        ("COUNT 600", NODE + 598, [False, True]),
+        ("AGE 60000 EXACT", 0, [True, False, False]),  # an empty stream has no timer
+        ("BYTES 100000", 1, [True, True]),  # the size of an entry is known when it is there
+        ("COUNT 5 GROUPS EXACT", 5, [True, False, False]),  # held up, and checked each second
+        ("COUNT 5 GROUPS LIMIT 8 EXACT", 6, [False, False, True]),
+    ],
+)
+def test_appends_cause_a_check_only_if_they_can_exceed_a_limit(
+    hand: RunningServer, c: Raw, words: str, before: int, checked: list[bool]
+) -> None:
+    c("TCFG", "s", "RETAIN", *words.split())
+    if before:
+        fill(c, before)
+    hand.advance(100)
+    found = []
+    for _ in checked:
+        fill(c, 1)
+        found.append(hand.call(lambda: b"s" in hand.server.data.ks.unchecked))
+        hand.advance(100)
+    assert found == checked
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(
+    "words",
+    [
+        "COUNT 30 EXACT", "COUNT 30", "AGE 700 EXACT", "BYTES 4000 EXACT", "COUNT 40 AGE 900 BYTES 6000 EXACT",
+        "COUNT 20 GROUPS EXACT", "COUNT 20 GROUPS LIMIT 60", "AGE 700 GROUPS EXACT",
+    ],
+)
+def test_no_excess_remains(hand: RunningServer, c: Raw, words: str, seed: int) -> None:
+    """Whatever happens to a stream, what its policy does not retain leaves with the next check.
+
+    Except with an AGE in whole nodes, whose timer waits until the node after the oldest one begins to be too old.
+    """
+    chance = random.Random(seed)
+    c("CONFIG", "SET", "stream-node-max-entries", 8)
+    c("TCFG", "s", "RETAIN", *words.split())
+    for _ in range(60):
+        for _ in range(chance.randrange(3)):
+            match chance.randrange(8):
+                case 0:
+                    rows = c("XRANGE", "s", "-", "+", "COUNT", 40)
+                    c("XDEL", "s", "1", *[row[0] for row in rows if chance.random() < 0.3])
+                case 1:
+                    c("TAPPEV", "s", "COUNT", chance.randrange(40))
+                case 2 if "GROUPS" in words:
+                    rows = c("TREAD", "s", 0, chance.randrange(60), "GROUP", "g", 0, "RETRY", 60_000, 0)
+                    c("TACK", "s", "g", "1.1", *[row[0] for row in rows if row and chance.random() < 0.8])
+                case 3 if "GROUPS" in words:
+                    c("XGROUP", "SETID", "s", "g", "$")
+                case _:
+                    fill(c, chance.randrange(1, 25), value="x" * chance.randrange(100))
+        hand.advance(1100 if "GROUPS" in words else chance.choice((100, 250)))
+        assert c("TCFG", "s", "RETAIN", *words.split(), "DRY") == 0
 
 
 def test_invalid_policies_are_refused_with_a_valid_one(c: Raw) -> None:
