@@ -113,9 +113,10 @@ class Server:
         try:
             status = self._process.wait(SETTLE)
         except subprocess.TimeoutExpired:
-            self._process.send_signal(signal.SIGABRT)  # it writes the stacks of its threads
-            self._process.wait()
-            self._gone()
+            self._process.send_signal(signal.SIGABRT)  # it writes the stacks of its threads, unless it was stopped
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(5)
+            self.kill()
             raise self._error("the server did not stop", lines=80) from None
         self._gone()
         if status != 0:
