@@ -230,16 +230,16 @@ def test_at_most_so_many_partitions(load: Load, client: Client) -> None:
     for start in range(0, number, 50):
         client.together(*[calls.tappend(f"s:{n}", {"n": n}) for n in range(start, start + 50)])
     client.tmappend("s:0", ["n"], [(n,) for n in range(1000, 1100)])
-    frame = load("_key string, n int", subscribePattern="s:.*")
-    assert frame.rdd.getNumPartitions() == 200
-    assert Counter(values(frame)) == Counter([*range(number), *range(1000, 1100)])
+    assert load("_key string, n int", subscribePattern="s:.*").rdd.getNumPartitions() == 200
     few = load("_key string, n int", subscribePattern="s:.*", maxPartitions=4)
     assert few.rdd.getNumPartitions() == 4
+    assert Counter(values(few)) == Counter([*range(number), *range(1000, 1100)])
     sizes = sorted(few.rdd.mapPartitions(lambda rows: [sum(1 for _ in rows)]).collect())
     assert sizes[-1] - sizes[0] <= 2
     assert [row.n for row in few.collect() if row._key == "s:0"] == [0, *range(1000, 1100)]
     more = load("n int", subscribePattern="s:.*", maxPartitions=4, maxRecordsPerPartition=50)
     assert more.rdd.getNumPartitions() >= 11
+    assert Counter(values(more)) == Counter([*range(number), *range(1000, 1100)])
     assert load("n int", subscribePattern="s:.*", minPartitions=250).rdd.getNumPartitions() == 250
 
 
@@ -262,7 +262,10 @@ def test_filters_are_pushed_down(spark: SparkSession, load: Load, client: Client
         ids.append(str(client.tappend("a", {"n": number})))
         time.sleep(0.003)  # so that IDs and times differ by more than a millisecond
     fill(client, "b", range(10, 13))
-    frame = load("_key string, _id string, _ts timestamp, n int", subscribe="a,b", maxRecordsPerPartition=1)
+    schema, keys = "_key string, _id string, _ts timestamp, n int", "a,b"
+    frames = {
+        "false": load(schema, subscribe=keys), "true": load(schema, subscribe=keys, maxRecordsPerPartition=1),
+    }  # fmt: skip
     at = [f"timestamp_millis({entry.split('.')[0]})" for entry in ids]
     cases = [
         ("_key = 'a'", [0, 1, 2, 3, 4, 5], 6), ("_key in ('b', 'c')", [10, 11, 12], 3),
@@ -273,7 +276,7 @@ def test_filters_are_pushed_down(spark: SparkSession, load: Load, client: Client
         ("_ts < timestamp'1960-01-01'", [], 1), ("_id > '2'", [], 9), ("_id = 'x'", [], 9), ("n = 11", [11], 9),
         (f"not (_ts > {at[5]}) and _key = 'a'", [0, 1, 2, 3, 4, 5], 6), ("_key = 'none'", [], 1),
     ]  # fmt: skip
-    for pushed in ("false", "true"):
+    for pushed, frame in frames.items():
         spark.conf.set("spark.sql.python.filterPushdown.enabled", pushed)
         try:
             for condition, expected, read in cases:
