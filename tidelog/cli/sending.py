@@ -71,8 +71,8 @@ def send(topic: Topic[Any], record: str, url: str | None, delay: float | None, a
       tidelog send shop:orders '{"id": 7, "item": "tea"}'
       tidelog send shop:orders '{"id": 7, "item": "tea"}' --delay 3600
 
-    With --delay or --at, the server stores the record until that time, and the workers of an app with this topic send
-    it. The command prints the ID of the record in the stream of delayed records.
+    With --delay or --at, the server delays the record: it joins its partition at that time. The command prints the
+    token of the delayed entry, which TDELAY CANCEL accepts.
     """
     try:
         made = from_json(topic, record)

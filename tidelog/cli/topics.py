@@ -67,7 +67,7 @@ def show(name: str, url: str) -> None:
         _describe_policies(name, facts, states)
         delayed = admin.waiting(client, name)
         if delayed:
-            print_pairs({"waiting": f"{counted(delayed, 'delayed record')} in {name}:delayed"})
+            print_pairs({"waiting": counted(delayed, "delayed record")})
         echo()
         table(
             ["stream", "entries", "first", "last", "groups", "unfinished", "slowest group"],

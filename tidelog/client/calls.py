@@ -10,12 +10,13 @@ Rule 2: bytes are not decoded. Text in arguments is sent as UTF-8, numbers in th
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import pairwise
+from secrets import randbits
 from typing import Any, TypeVar
-from uuid import uuid4
 
 from tidelog.client.entries import (
     MISSING,
@@ -163,7 +164,7 @@ def tdelay(
         raise TypeError("give one of ms and at")
     flat = _flat(fields)
     if token is None and flat[0] in _OPTION_WORDS:
-        token = uuid4().hex  # otherwise, the server takes this field for the option
+        token = f"{time.time_ns() // 1_000_000}.{randbits(63)}"  # otherwise, the server takes this field for the option
     chosen: tuple[Value, ...] = () if token is None else ("ID", token)
     when: tuple[Value, ...] = ("AT", id_text(at)) if at is not None else ("IN", ms or 0)
     return Call(("TDELAY", key, *when, *chosen, *flat), _text)

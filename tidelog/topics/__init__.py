@@ -9,8 +9,7 @@
     pipeline          sends the calls of many tasks on one connection, in order
     sending           converts records to calls
     producer          sends records exactly once
-    delayed           stores records that are to be sent later
-    delayeddelivery   moves delayed records to their partition when they are due
+    delayed           sends records that join their partition later
     retention         the policies with which the server evicts from the partitions
     groupprogress     how far the groups of a partition have finished its entries
     groupreader       reads streams with a consumer group: entries in flight, acknowledged, returned, touched

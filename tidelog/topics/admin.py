@@ -12,8 +12,7 @@ from tidelog.client.entries import Entry, StreamId, StreamPolicy
 from tidelog.client.steps import Steps, checked
 from tidelog.codecs import CodecError, UndecodableError, codec_for
 from tidelog.coordination import documents
-from tidelog.topics import delayed
-from tidelog.topics.groupprogress import progress, unfinished
+from tidelog.topics.groupprogress import progress
 from tidelog.topics.retention import enforce
 from tidelog.topics.settings import MOST, PREFIX, Retention, TopicError, TopicSettings, key_of, read_settings
 from tidelog.topics.typechanges import judged
@@ -89,7 +88,7 @@ def alter(
 
 
 def newest_fields(client: Client, name: str, settings: TopicSettings) -> set[str] | None:
-    """Return the fields of the newest record of a topic, including delayed records. None: there is no record."""
+    """Return the fields of the newest record of a topic, and of its next delayed records. None: there is no record."""
     keys = [f"{name}:{at}" for at in range(settings.partitions or 0)]
     found: tuple[StreamId, set[str]] | None = None
     for start in range(0, len(keys), PAGE):
@@ -97,11 +96,13 @@ def newest_fields(client: Client, name: str, settings: TopicSettings) -> set[str
             for entry in entries:
                 if found is None or entry.id > found[0]:
                     found = entry.id, _names(settings, key, entry)
-    for entry in client.trevrange(delayed.stream_of(name), count=1):
-        waiting = delayed.read(entry)
-        if waiting is not None and (found is None or entry.id > found[0]):
-            found = entry.id, _names(settings, delayed.stream_of(name), Entry(entry.id, waiting.flat))
-    return None if found is None else found[1]
+    later = set[str]()
+    for start in range(0, len(keys), PAGE):
+        pages = client.together(*map(calls.tdelay_list, keys[start : start + PAGE]))
+        for key, page in zip(keys[start:], pages, strict=False):
+            for each in page.entries:
+                later |= _names(settings, key, Entry(StreamId(0), each.flat))
+    return found[1] | later if found is not None else later or None
 
 
 def newest(keys: Sequence[str]) -> list[Call[list[Entry]]]:
@@ -155,7 +156,9 @@ def grow(client: Client, name: str, count: int, force: bool = False) -> TopicSet
 
 def waiting(client: Client, name: str) -> int:
     """Return the number of delayed records of a topic (``delay``, ``at``)."""
-    return steps.run(client, unfinished(delayed.stream_of(name), delayed.GROUP))
+    keys = [f"{name}:{at}" for at in range(settings_of(client, name).partitions or 0)]
+    pages = [keys[start : start + PAGE] for start in range(0, len(keys), PAGE)]
+    return sum(sum(client.together(*map(calls.tdelay_count, page))) for page in pages)
 
 
 def delete(client: Client, name: str) -> int:
@@ -164,7 +167,6 @@ def delete(client: Client, name: str) -> int:
     removed = 0
     for at in range(settings.partitions or 0):
         removed += client.redis.delete(f"{name}:{at}")
-    client.redis.delete(delayed.stream_of(name), delayed.mover_of(name))
     if not client.run(strings.delete_equal(key_of(name), text)):
         raise TopicError(f"topic {name!r} was changed by another program in the meantime: delete it again")
     return removed

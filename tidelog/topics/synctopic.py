@@ -21,8 +21,8 @@ R = TypeVar("R")
 class SendingTopic(Home, Protocol):
     """The operations of a topic, without I/O."""
 
-    def sending(self, record: Any, due: bytes | None) -> Steps[StreamId]: ...
-    def sending_window(self, collected: RecordWindow, due: bytes | None) -> Steps[int]: ...
+    def sending(self, record: Any, due: delayed.Due | None) -> Steps[StreamId]: ...
+    def sending_window(self, collected: RecordWindow, due: delayed.Due | None) -> Steps[int]: ...
     def close_sync(self) -> None: ...
 
 
@@ -42,7 +42,7 @@ class SyncTopic(Generic[R]):
         self, record: R, *, delay: timedelta | float | None = None, at: datetime | None = None
     ) -> StreamId:  # fmt: skip
         """See ``Topic.send``."""
-        due = delayed.due_text(self.topic.name, delay, at)
+        due = delayed.due_of(self.topic.name, delay, at)
         self.ready()
         return steps.run(self.topic.client, self.topic.sending(record, due))
 
@@ -50,7 +50,7 @@ class SyncTopic(Generic[R]):
         self, records: Iterable[R], *, delay: timedelta | float | None = None, at: datetime | None = None
     ) -> int:  # fmt: skip
         """See ``Topic.send_many``."""
-        due = delayed.due_text(self.topic.name, delay, at)
+        due = delayed.due_of(self.topic.name, delay, at)
         sent, left = 0, iter(records)
         self.ready()
         with ThreadPoolExecutor(1, f"send to {self.topic.name}") as pool:

@@ -287,16 +287,16 @@ class Topic(Generic[R]):
     ) -> StreamId:  # fmt: skip
         """Append a record and return its ID. In each partition, records have the order of the calls.
 
-        With ``delay``, in seconds, or ``at``, a time with its zone, the record is stored in the stream
-        ``<name>:delayed`` until then, and its ID there is returned. The leader of an app with this topic sends it, so a
-        worker of such an app must run. Raises TopicError for an invalid delay or time.
+        With ``delay``, in seconds, or ``at``, a time with its zone, the server delays the record (TDELAY): it joins its
+        partition at that time, with another ID. The token of the delayed entry is returned, which has the form of an
+        ID. Raises TopicError for an invalid delay or time.
 
         Raises CodecError for a record of another type, TopicFullError if the hard limit is reached, TopicMismatchError
         at the first use, and redis.ConnectionError or redis.TimeoutError if the server did not answer. The server may
         have appended the record anyway; ``producer`` sends exactly once.
         """
         pipeline = self.pipeline
-        due = delayed.due_text(self.name, delay, at)
+        due = delayed.due_of(self.name, delay, at)
         async with pipeline.turn:  # later calls must not overtake this one while the settings are compared
             await self.ready()
             sending = pipeline.start(self.sending(record, due))
@@ -312,7 +312,7 @@ class Topic(Generic[R]):
         8192 records or 8 MB, so use ``send`` for records that arrive slowly. After an error, records before and after
         the one that could not be sent may have been appended.
         """
-        due = delayed.due_text(self.name, delay, at)
+        due = delayed.due_of(self.name, delay, at)
         sent = 0
         left = aiter(records) if isinstance(records, AsyncIterable) else iter(records)
         under_way: asyncio.Task[int] | None = None  # the previous window, which the server appends at the same time
@@ -353,11 +353,11 @@ class Topic(Generic[R]):
         self._check_at = time.monotonic() + CHECKED
         return settings
 
-    def sending(self, record: R, due: bytes | None) -> Steps[StreamId]:
-        """Return the operation of ``send``; ``due`` comes from ``delayed.due_text``. Requires ``agree``."""
+    def sending(self, record: R, due: delayed.Due | None) -> Steps[StreamId]:
+        """Return the operation of ``send``; ``due`` comes from ``delayed.due_of``. Requires ``agree``."""
         return self.sender().send(record) if due is None else delayed.send(self.sender(), record, due)
 
-    def sending_window(self, collected: RecordWindow, due: bytes | None) -> Steps[int]:
+    def sending_window(self, collected: RecordWindow, due: delayed.Due | None) -> Steps[int]:
         """Return the operation that sends a window of records; its result is their number."""
         if due is None:
             return self.sender().send_window(collected.batches, collected.rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from tests.waiting import eventually
 from tidelog import Client
 from tidelog.cli.program import main
 from tidelog.testing import Server
-from tidelog.topics import Topic, admin, delayed
+from tidelog.topics import Topic, admin, partition_of
 
 Run = Callable[..., Result]
 SHOP = '''
@@ -114,24 +115,26 @@ def test_send_later(run: Run, client: Client) -> None:
     record = '{"id": 7, "item": "tea"}'
     printed = run("send", "shop:orders", record, "--delay", "3600").output.strip()
     run("send", "shop:orders", record, "--at", "2040-01-01T08:00+01:00")
-    first, second = client.trange("orders:delayed")
-    assert (str(first.id), first.get(b"delayed:due")) == (printed, b"+3600000")
-    assert second.get(b"delayed:due") == b"2209014000000"
+    at = partition_of(7, 4)
+    first, second = client.tdelay_list(f"orders:{at}").entries
+    assert first.token == printed
+    assert abs(first.due - time.time() * 1000 - 3_600_000) < 60_000
+    assert (second.due, second.fields) == (2_209_014_000_000, {b"id": b"7", b"item": b"tea"})
     assert admin.waiting(client, "orders") == 2
 
 
 @pytest.mark.parametrize("options", [["--delay", "3600"], ["--at", "2040-01-01T08:00+01:00"]])
 def test_sendmany_later(run: Run, client: Client, options: list[str]) -> None:
-    rows = [{"id": n, "item": f"tea {n}"} | ({"price": n / 2} if n % 2 else {}) for n in range(12_000)]
+    rows = [{"id": n, "item": f"tea {n}"} | ({"price": n / 2} if n % 2 else {}) for n in range(9_000)]
     text = "\n".join(map(json.dumps, rows))
     output = run("sendmany", "shop:orders", "-", "--format", "jsonl", *options, text=text).output
-    assert output.startswith("12,000 records in ")
+    assert output.startswith("9,000 records in ")
     assert lengths(client, "orders", 4) == [0] * 4
-    found = [waiting for waiting in map(delayed.read, client.trange("orders:delayed")) if waiting is not None]
-    assert [waiting.key for waiting in found] == [b"%d" % n for n in range(12_000)]
-    assert [waiting.flat[4:] for waiting in found[:3]] == [(), (b"price", b"0.5"), ()]
-    due = {waiting.due - (waiting.id.ms if "--delay" in options else 0) for waiting in found}
-    assert due == {3_600_000 if "--delay" in options else 2_209_014_000_000}
+    assert admin.waiting(client, "orders") == 9_000
+    found = client.tdelay_list(f"orders:{partition_of(1, 4)}").entries
+    assert found[0].fields == {b"id": b"1", b"item": b"tea 1", b"price": b"0.5"}
+    if "--at" in options:
+        assert {each.due for each in found} == {2_209_014_000_000}
 
 
 def test_a_producer_has_no_delay(run: Run, client: Client) -> None:
@@ -140,7 +143,7 @@ def test_a_producer_has_no_delay(run: Run, client: Client) -> None:
     assert "--producer cannot be combined" in run(
         "sendmany", "shop:orders", "-", *options, ok=False, text=text
     ).output
-    assert client.redis.exists("orders:delayed") == 0
+    assert client.redis.keys("orders:*") == []
 
 
 @pytest.mark.parametrize("command", ["send", "sendmany"])
@@ -160,7 +163,7 @@ def test_a_time_that_makes_no_sense(
     record = '{"id": 7, "item": "tea"}'
     what = [record] if command == "send" else ["-", "--format", "jsonl"]
     assert message in run(command, "shop:orders", *what, *options, ok=False, text=record).output
-    assert client.redis.exists("orders:delayed") == 0
+    assert client.redis.keys("orders:*") == []
 
 
 def test_sendmany_json_lines(run: Run, client: Client, tmp_path: Path) -> None:
@@ -244,7 +247,7 @@ def test_what_waits_is_shown_and_goes_with_the_topic(run: Run, tidelog_server: S
     for number in range(3):
         topic.sync.send({"id": str(number)}, delay=3600)
     topic.sync.close()
-    assert "3 delayed records in later:delayed" in run("topics", "show", "later").output
+    assert "3 delayed records" in run("topics", "show", "later").output
     asked = run("topics", "delete", "later", text="y\n").output
     assert "2 partitions with 0 entries, and 3 delayed records?" in asked
     assert client.redis.keys("*later*") == []

@@ -17,7 +17,6 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, TraceState
 
-from tests.tidelog.topics.test_delayed import Moving
 from tests.tidelog.topics.topickit import Order, orders, run
 from tests.waiting import eventually
 from tidelog import AsyncClient, Client, Entry, StreamId
@@ -97,10 +96,11 @@ def test_many_windows_of_a_thread(tidelog_server: Server, client: Client) -> Non
         topic.sync.send_many(Order(number, "x") for number in range(9000))
         topic.sync.send_many((Order(number, "x") for number in range(9000)), delay=3600)
     topic.sync.close()
-    for stream in ("orders:0", "orders:delayed"):
-        entries = [entry for page in client.pages(stream) for entry in page]
-        assert len(entries) == 9000
-        assert all(tracecontext.read(entry.flat) == BOTH for entry in entries)
+    entries = [entry for page in client.pages("orders:0") for entry in page]
+    assert len(entries) == 9000
+    assert all(tracecontext.read(entry.flat) == BOTH for entry in entries)
+    assert client.tdelay_count("orders:0") == 9000
+    assert all(tracecontext.read(each.flat) == BOTH for each in client.tdelay_list("orders:0", count=1000).entries)
 
 
 @pytest.mark.parametrize("name", ["json", "msgpack+zstd", "plain"])
@@ -232,9 +232,7 @@ def test_a_delayed_record_keeps_it(tidelog_server: Server, client: Client) -> No
         topic.sync.send(Order(1, "a"), delay=0)
         topic.sync.send_many([Order(2, "b"), Order(3, "c", 1.0)], delay=0)
     topic.sync.close()
-    moving = Moving(tidelog_server)
-    moving.until_moved(3)
-    moving.wire.close()
+    eventually(lambda: client.tlen("orders:0") == 3)
     entries = client.trange("orders:0")
     assert [topic.decode(entry, 0) for entry in entries] == [Order(1, "a"), Order(2, "b"), Order(3, "c", 1.0)]
     assert [tracecontext.read(entry.flat) for entry in entries] == [BOTH] * 3

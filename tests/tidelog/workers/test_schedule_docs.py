@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 
 from tidelog.testing import Server
-from tidelog.topics import delayeddelivery as moving
 from tidelog.workers.coordination import timers
 
 ROOT = Path(__file__).parents[3]
@@ -37,7 +36,6 @@ def test_the_last_run() -> None:
 
 def test_the_times() -> None:
     assert (timers.LATE, timers.LEASES) == (60, 3)
-    assert moving.FULL_MS == moving.RETRY_MS == 1000
 
 
 def test_links_lead_somewhere() -> None:

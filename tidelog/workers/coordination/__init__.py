@@ -9,7 +9,6 @@
     leadership        ``Leadership``: one worker of an app is the leader
     leader_tasks      ``LeaderTasks``: what a worker runs in addition to its processors
     timers            runs timers and crons, on the leader and in each worker
-    delayed_records   a singleton task: sends records whose scheduled time has come
     pauses            the parked keys and paused partitions, on the server
     connections       connections that are re-established after a loss
 

@@ -14,7 +14,6 @@ from tidelog.coordination.controlstream import ControlStream
 from tidelog.transport.cancellation import cancel_and_wait
 from tidelog.workers import logs
 from tidelog.workers.coordination.connections import WorkerConnection, WorkerConnector
-from tidelog.workers.coordination.delayed_records import DelayedRecordSender
 from tidelog.workers.coordination.leadership import Leadership
 from tidelog.workers.coordination.timers import TimerRunner
 from tidelog.workers.declare.app_protocol import AppProtocol
@@ -28,7 +27,7 @@ SingletonTask = Callable[[Claim], Coroutine[Any, Any, None]]
 class SingletonTasks:
     """Runs coroutines while this worker leads. ``gained`` and ``lost`` are callbacks for ``Leadership``.
 
-    >>> tasks = SingletonTasks(timers.lead, delayed.lead)
+    >>> tasks = SingletonTasks(timers.lead)
     >>> leadership = Leadership("shop", lease, link, control, gained=tasks.gained, lost=tasks.lost)
 
     Each task is called with the leader's claim, and cancelled when this worker does not lead any more. If the worker
@@ -79,8 +78,7 @@ class LeaderTasks:
     ) -> None:  # fmt: skip
         self._connection = connector.connection()
         self.timers = TimerRunner(app.name, app.timers.values(), lease, self._connection)
-        self.delayed = DelayedRecordSender(app.topics, lease, connector.connect)
-        self.singletons = SingletonTasks(self.timers.lead, self.delayed.lead)
+        self.singletons = SingletonTasks(self.timers.lead)
         self.leadership = Leadership(
             app.name,
             lease,
