@@ -26,6 +26,10 @@ def require_chromium() -> None:
         pytest.skip("no chromium here (apt install chromium)")
 
 
+class NavigatedError(AssertionError):
+    """The page was replaced while an expression ran in it."""
+
+
 class Page:
     """One tab. ``requests``: URLs that it asked for; ``complaints``: what the browser complained about."""
 
@@ -58,19 +62,23 @@ class Page:
         """Wait until an expression is true; its value."""
         try:
             async with asyncio.timeout(LONG):
-                while not (value := await self.run(script)):  # noqa: ASYNC110
+                while True:
+                    try:
+                        if value := await self.run(script):
+                            return value
+                    except NavigatedError:  # the page is being replaced
+                        pass
                     await asyncio.sleep(0.05)
-                return value
         except TimeoutError:
             text = await self.run("document.body.innerText")
             raise AssertionError(f"never true: {script}\n{text}\n{self.complaints}") from None
 
     async def click(self, selector: str) -> None:
-        """Press and release the mouse in the middle of what a selector names, once it is there to be seen."""
+        """Press and release the mouse in the middle of what a selector names, once it is seen and the page loaded."""
         quoted = json.dumps(selector)
         x, y = await self.until(
             f"(() => {{ const found = document.querySelector({quoted});"
-            f" if (!found) return null;"
+            f" if (!found || document.readyState !== 'complete') return null;"
             f" found.scrollIntoView({{block: 'center', inline: 'center'}});"
             f" const box = found.getBoundingClientRect(), x = box.x + box.width / 2, y = box.y + box.height / 2;"
             f" return found.contains(document.elementFromPoint(x, y)) ? [x, y] : null; }})()"
@@ -94,10 +102,9 @@ class Page:
 
     async def go(self, url: str) -> None:
         """Open another address in the tab."""
-        self._loaded.clear()
+        await self.run("window.isLeft = true")
         await self._call("Page.navigate", url=url)
-        async with asyncio.timeout(LONG):
-            await self._loaded.wait()
+        await self.until("window.isLeft === undefined && document.readyState === 'complete'")
 
     async def fill(self, selector: str, text: str) -> None:
         """Replace the text of a field, as typing does."""
@@ -135,7 +142,8 @@ class Page:
             waiting = self._waiting.pop(found.get("id"), None)
             if waiting is not None and not waiting.done():
                 if "error" in found:
-                    waiting.set_exception(AssertionError(str(found["error"])))
+                    gone = re.search(r"navigated|context", str(found["error"]))
+                    waiting.set_exception((NavigatedError if gone else AssertionError)(str(found["error"])))
                 else:
                     waiting.set_result(found["result"])
             method, params = found.get("method"), found.get("params", {})

@@ -84,8 +84,9 @@ def test_an_entry_in_all_views_is_text(bench: ConsoleBench) -> None:
         await page.until(f"document.querySelector('#entry').open && {body}.includes('onerror')")
         assert await page.run("document.activeElement.closest('dialog') !== null")
         for number, shown in ((2, '"a": ['), (3, "ff 00"), (4, "redis-cli"), (1, "\\\\xff")):
-            await page.click(f"#entry .segments button:nth-child({number})")
-            await page.until(f"{body}.includes('{shown}')")
+            button = f"#entry .segments button:nth-child({number})"
+            await page.click(button)
+            await page.until(f"document.querySelector('{button}').ariaPressed === 'true' && {body}.includes('{shown}')")
         for width in (1280, 400):
             await page.size(width, 900)
             assert await page.run("document.querySelector('#entry').scrollWidth <= innerWidth")
