@@ -56,6 +56,13 @@ flows:
 """
 
 
+def shipped() -> list[Path]:
+    """Return the files of the packages that users import, without those of a build."""
+    left_out = {".c", ".h", ".so", ".pyc"}
+    files = [path for name in ("tidelog", "pyspark_tidelog", "_tidelog_server") for path in (ROOT / name).rglob("*")]
+    return [path for path in files if path.is_file() and path.suffix not in left_out]
+
+
 def check_contents(found: Path, kind: str) -> None:
     python = f"cp{sys.version_info.major}{sys.version_info.minor}"
     tags = "py3-none-any" if kind == "plain" else rf"{python}-{python}-manylinux[\w.]+"  # auditwheel's tag
@@ -65,6 +72,7 @@ def check_contents(found: Path, kind: str) -> None:
         metadata = archive.read(f"tidelog-{tidelog.__version__}.dist-info/METADATA").decode()
     compiled = [name.removesuffix(SUFFIX) for name in names if name.endswith(".so")]
     assert not [name for name in names if name.endswith((".c", ".h"))]
+    assert {str(path.relative_to(ROOT)) for path in shipped()} <= set(names), "templates, pages, types"
     if kind == "plain":
         assert compiled == []
     else:
