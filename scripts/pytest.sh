@@ -1,18 +1,23 @@
 # Sourced by test and test-compiled: `tests PYTHON ARGS` runs pytest, four tests at a time: they wait for servers more
-# than they compute. `tests_again PYTHON ARGS` does the same, and what failed is run once more with nothing beside it, as
-# CPython's own test runner does. What fails again has failed. What passes then is named: it is worth a look.
-# `tests_twice PYTHON EXTRAS` runs all tests, then the server's tests compiled, and ends the script.
+# than they compute. A build machine (CI) runs six at a time. `tests_again PYTHON ARGS` does the same, and what failed is
+# run once more with nothing beside it, as CPython's own test runner does. What fails again has failed. What passes then
+# is named: it is worth a look. `tests_twice PYTHON EXTRAS` runs all tests, then the server's tests compiled, and ends the
+# script.
 
 # Images of containers often set this. Without bytecode, each server and program that a test starts compiles its modules
 # again, and each of pytest's processes rewrites all assertions: 26 s of computation instead of 8.
 unset PYTHONDONTWRITEBYTECODE
+
+# All tests take about 3,100 s of CPU. With four at a time, two cores took 37 minutes, and were idle for a quarter of them.
+at_once=4
+[ -z "${CI:-}" ] || at_once=6
 
 # worksteal: a process that has nothing left takes half of what another one has. Otherwise one that happened to get the
 # tests of Spark together with the last files runs them alone in the end, for a minute or more.
 tests() {
     python=$1
     shift
-    (set -x; "$python" -m pytest -n 4 --dist worksteal "$@")
+    (set -x; "$python" -m pytest -n "$at_once" --dist worksteal "$@")
 }
 
 tests_again() {

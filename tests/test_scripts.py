@@ -238,6 +238,7 @@ def test_a_build_machine_compiles_beside_the_tests_and_then_tests_that(
     assert [line.split()[0] for line in (checkout / "stages").read_text().splitlines()] == stages
     assert {line.split()[1] for line in (checkout / "stages").read_text().splitlines()} <= {"test", "test,jobs"}
     assert done.stdout.splitlines() == ["interpreted", *["compiled tests"] * (status == 0)]
+    assert "-m pytest -n 6 --dist worksteal" in done.stderr
     assert ("compiling" in done.stderr) == (compiler == 1)  # what it says matters only if it fails
 
 
