@@ -103,17 +103,26 @@ def backup(
 
 
 def _run_continuously(target: str, url: str, options: ContinuousOptions) -> None:
-    stop = threading.Event()
-    for number in signals.ENDING:
-        if signal.getsignal(number) != signal.SIG_IGN or number != signal.SIGHUP:
-            signal.signal(number, lambda *_: stop.set())
-    with _reporting(), reported(url), Progress() as progress:
+    with _reporting(), reported(url), Progress() as progress, _stopped_by_signals() as stop:
 
         def say(text: str) -> None:
             progress.end()
             echo(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {text}")
 
         ContinuousBackup(url, target, options, say, progress.show_bytes, stop).run()
+
+
+@contextmanager
+def _stopped_by_signals() -> Iterator[threading.Event]:
+    """Yield an event that a signal sets."""
+    stop = threading.Event()
+    numbers = [each for each in signals.ENDING if each != signal.SIGHUP or signal.getsignal(each) != signal.SIG_IGN]
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in numbers}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @click.command()

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from tests.replication.cluster import Cluster, Node, assert_same, new_port, wait_until
 from tests.replication.groups import Group
 from tests.tidelog.backup.continuouskit import Follower, found, log_files, stored
-from tests.tidelog.backup.kit import failed, manifests, start, tidelog, url
+from tests.tidelog.backup.kit import manifests, tidelog, url
+from tidelog.cli.program import main
 
 pytestmark = pytest.mark.slow
 
@@ -65,13 +67,13 @@ def test_every_point_is_restored_as_it_was(servers: Cluster, target: Path) -> No
     program = Program(leader)
     with Follower(target, leader) as backup:
         wait_until(lambda: manifests(target), "a base backup")
-        for _ in range(3):
+        for _ in range(2):
             program.run(30)
             backup.has(leader)
-    assert len(log_files(target)) >= 3
+    assert len(log_files(target)) >= 2
     base = found(target)[0].begin
     points = sorted(offset for offset in program.digests if offset > base)
-    picked = random.Random(os.getpid()).sample(points[:-1], 3)
+    picked = random.Random(os.getpid()).sample(points[:-1], 2)
     for offset in [*picked, points[-1]]:
         assert restored_until(servers, target, offset).digest() == program.digests[offset]
     one, two = points[-2:]
@@ -80,7 +82,6 @@ def test_every_point_is_restored_as_it_was(servers: Cluster, target: Path) -> No
         output = tidelog("restore", target, node.directory, "--until", two - 1)
         assert f"at log offset {one:,}, from" in output
         assert f"note: log offset {two - 1:,} is inside of a commit group" in output
-    assert restored_until(servers, target).digest() == program.digests[points[-1]]
     assert "all intact" in tidelog("verify", target)
     tidelog("verify", target, "--all")
 
@@ -96,29 +97,27 @@ def test_before_flushall(servers: Cluster, target: Path) -> None:
         leader("FLUSHDB")
         leader("SET", "later", "1")
         backup.has(leader)
-    for until in ("before FLUSHALL", "Before flushdb"):
-        node = restored_until(servers, target, until)
-        assert (node("TLEN", "s"), node.digest()) == (20, before)
+    node = restored_until(servers, target, "Before flushdb")
+    assert (node("TLEN", "s"), node.digest()) == (20, before)
     assert restored_until(servers, target)("KEYS", "*") == [b"later"]
 
 
 def test_a_killed_backup_continues(servers: Cluster, target: Path) -> None:
     leader = servers.node()
     program = Program(leader)
-    for _ in range(2):
-        with Follower(target, leader) as backup:
-            wait_until(lambda: manifests(target), "a base backup")
-            program.run(20)
-            backup.has(leader)
-            program.run(5)
-            backup.kill()
+    with Follower(target, leader) as backup:
+        wait_until(lambda: manifests(target), "a base backup")
         program.run(20)
-        leader("SAVE")  # the journal retains what the backup lacks
+        backup.has(leader)
+        program.run(5)
+        backup.kill()
+    program.run(20)
+    leader("SAVE")  # the journal retains what the backup lacks
     with Follower(target, leader) as backup:
         end = backup.has(leader)
     assert backup.said("following the log from offset")
     assert (len(manifests(target)), len(found(target))) == (1, 1)
-    assert leader.syncs == (1, 2)
+    assert leader.syncs == (1, 1)
     assert restored_until(servers, target, end).digest() == program.digests[end]
 
 
@@ -249,16 +248,18 @@ def test_one_at_a_time(servers: Cluster, target: Path) -> None:
     leader = servers.node()
     with Follower(target, leader):
         wait_until(lambda: manifests(target), "a base backup")
-        for option in ("--continuous", "--keep=2"):
-            output = failed(start("backup", target, option, "--url", url(leader)))
-            assert "is being written there by process" in output
+        output = tidelog("backup", target, "--continuous", "--url", url(leader), ok=False)
+        assert "is being written there by process" in output
     assert not list(target.glob("locks/*"))
 
 
 def test_a_first_connection_that_fails(servers: Cluster, target: Path) -> None:
     node = servers.node(start=False)
-    assert "no answer from" in failed(start("backup", target, "--continuous", "--url", url(node)))
-    assert "--lag needs --continuous" in start("backup", target, "--lag", 2).communicate()[1].decode()
+    assert "no answer from" in tidelog("backup", target, "--continuous", "--url", url(node), ok=False)
+    assert not list(target.glob("locks/*"))
+    for option in ("--lag", "--base-every"):
+        output = CliRunner().invoke(main, ["backup", str(target), option, "2"]).output
+        assert f"{option} needs --continuous" in output
 
 
 def test_only_the_log_that_is_needed_is_kept(servers: Cluster, target: Path) -> None:
