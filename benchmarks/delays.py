@@ -25,6 +25,7 @@ from tidelog.testing import Server, running_server
 PIPELINE = 2000  # calls
 RATE = 10_000  # entries due per second
 HOUR = 3_600_000
+LEAD_MS = 500  # for each 1000 entries that are added before the first is due
 
 
 def resident(pid: int) -> int:
@@ -77,7 +78,7 @@ def pings(server: Server, seconds: int, order: str) -> None:
     with socket.create_connection(("127.0.0.1", server.port)) as sock:
         idle = measured(sock, time.time() + seconds)
         count = RATE * seconds
-        begin = int(time.time() * 1000) + count // 5 + 2000  # after all of them were added
+        begin = int(time.time() * 1000) + count * LEAD_MS // 1000  # after all of them were added
         dues = [begin + number * 1000 // RATE for number in range(count)]
         if order == "random":
             random.Random(1).shuffle(dues)

@@ -215,6 +215,15 @@ class _Move:
                     )
             except CommandRefusedError as error:  # the copy is complete; a missing detail is not a reason to fail
                 notes.append(f"whether groups of the source expire without readers is not known: {error}")
+            try:
+                if delayed := sum(self._source.ask("TDELAY", key, "COUNT") for key in self._moved):
+                    notes.append(
+                        f"not copied: {counted(delayed, 'delayed entry')} of the source. Keep the source until they"
+                        " have joined their streams and copy again, or list them with TDELAY LIST and add them at the"
+                        " target"
+                    )
+            except CommandRefusedError as error:
+                notes.append(f"whether the source has delayed entries is not known: {error}")
 
     def _with_ttl(self) -> int:
         count = 0

@@ -82,6 +82,16 @@ def test_from_tidelog_to_tidelog(source: Peer, tide: Tide) -> None:
             end.client.close()
 
 
+def test_delayed_entries_are_reported(tide: Tide) -> None:
+    with running_server() as other, tide.server.client() as here:
+        here.tappend("s", {"n": 1})
+        here.tdelay("s", {"n": 2}, ms=3_600_000)
+        (note,) = moved(tide.url, other.url)["notes"]
+        assert note.startswith("not copied: 1 delayed entry of the source.")
+        with other.client() as there:
+            assert there.tdelay_count("s") == 0
+
+
 def test_retention_policies(target: Peer, tide: Tide) -> None:
     """They are set last: until then, the target would evict what the source still has."""
     policy = StreamPolicy(count=2, ms=3_600_000, groups=True, limit=50, exact=True)
@@ -197,9 +207,9 @@ def test_the_permissions_that_the_docs_name_are_enough(source: Peer, tide: Tide)
     try:
         assert moved(source.url, into)["verdict"] == "same"
         source.client.flushall()
-        (note,) = moved(out, source.url)["notes"]
-        assert "is not known" in note
-        tide.client.execute_command("ACL", "SETUSER", "mover-out", "+tgroup|list")
+        notes = moved(out, source.url)["notes"]
+        assert ["is not known" in note for note in notes] == [True, True]
+        tide.client.execute_command("ACL", "SETUSER", "mover-out", "+tgroup|list", "+tdelay")
         assert moved(out, source.url, "--replace")["notes"] == []
         tide.client.execute_command("ACL", "SETUSER", "mover-in", "-xclaim")
         output = tidelog("import", source.url, "--url", into, "--replace", code=1).output
