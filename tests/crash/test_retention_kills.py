@@ -1,0 +1,175 @@
+"""SIGKILL of the leader and of its replica at random times while streams with retention policies grow.
+
+After each restart: an entry is missing only if the policy of its stream does not retain it; soon, no stream exceeds its
+policy; both servers have the same data.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+
+import pytest
+
+from tests.replication.cluster import Node, assert_same, cluster, wait_until
+from tests.wire.rawclient import Raw
+
+MINUTES = float(os.environ.get("TIDELOG_LONG") or 0)
+NODE = 50  # entries
+SETTINGS = {"checkpoint_size": "1mb", "wal_size": "1mb", "stream_node_max_entries": NODE}
+PAD = "x" * 40
+WIRE = 110  # bytes of an entry in a reply, at most
+AGE = 1500  # ms
+POLICIES = {
+    "exact": "COUNT 200 EXACT", "nodes": "COUNT 300 ~", "size": f"BYTES {WIRE * 150} EXACT", "age": f"AGE {AGE} EXACT",
+    "both": f"COUNT 100000 AGE {AGE} ~", "groups": "COUNT 20 GROUPS EXACT", "limit": "COUNT 20 GROUPS LIMIT 400 EXACT",
+}  # fmt: skip
+
+
+class Kept:
+    """One stream: appends to it, acknowledges for its group, and knows what its policy retains."""
+
+    def __init__(self, key: str, chance: random.Random) -> None:
+        self.key = key
+        self.chance = chance
+        self.sent = 0  # numbers 1 to this may be in the stream
+        self.confirmed = 0  # numbers 1 to this were appended
+        self.times: list[tuple[int, int]] = []  # ms of the first entry of a confirmed append, and its last number
+        self.finished: set[int] = set()  # numbers whose acknowledgement was sent
+
+    @property
+    def grouped(self) -> bool:
+        return "GROUPS" in POLICIES[self.key]
+
+    def work(self, client: Raw, over: threading.Event) -> None:
+        """Append, read and acknowledge until the server is gone."""
+        while not over.is_set():
+            many = self.chance.randrange(1, 40)
+            numbers = range(self.sent + 1, self.sent + many + 1)
+            self.sent += many
+            values = [word for number in numbers for word in (number, PAD)]
+            first, _ = client("TMAPPEND", self.key, "FIELDS", 2, "n", "pad", "VALUES", *values)
+            self.confirmed = self.sent
+            self.times.append((int(first.split(b".")[0]), self.sent))
+            del self.times[:-1000]
+            if self.grouped and self.chance.random() < 0.7:
+                self.acknowledge(client)
+
+    def acknowledge(self, client: Raw) -> None:
+        rows = client("TREAD", self.key, 0, self.chance.randrange(1, 60), "GROUP", "g", 0, "RETRY", 50, 0)
+        rows = [row for row in rows if row is not None and self.chance.random() < 0.95]
+        if rows:
+            self.finished.update(int(row[2]) for row in rows)
+            client("TACK", self.key, "g", *[row[0] for row in rows])
+
+    def check(self, client: Raw) -> None:
+        """What the policy retains is there, and the rest leaves soon."""
+        rows = client("TRANGE", self.key, "-", "+")
+        seconds, micros = map(int, client("TIME"))
+        there = [int(row[2]) for row in rows]
+        about = client("TINFO", self.key)
+        last = about[about.index(b"entries-added") + 1]
+        assert there == list(range(last - len(there) + 1, last + 1)), f"{self.key}: a gap"
+        assert self.confirmed <= last <= self.sent, f"{self.key}: {last}, confirmed {self.confirmed}"
+        if last > self.confirmed:  # an append without a reply
+            self.times.append((int(rows[-1][0].split(b".")[0]) if rows else 0, last))
+        missing = last - len(there)  # numbers 1 to this
+        assert missing <= self.evictable(last, seconds * 1000 + micros // 1000), f"{self.key}: {missing} of {last}"
+        self.sent = self.confirmed = last
+        words = POLICIES[self.key]
+        assert client("TCFG", self.key)[1] == words.encode()
+        wait_until(lambda: client("TCFG", self.key, "RETAIN", *words.split(), "DRY") == 0, f"evictions from {self.key}")
+        if self.key == "exact":
+            assert client("TLEN", self.key) == min(200, last)
+        if self.key == "nodes":
+            assert client("TLEN", self.key) < 300 + 2 * NODE
+        if self.key == "limit":
+            assert client("TLEN", self.key) <= 400
+
+    def evictable(self, last: int, now: int) -> int:
+        """The numbers 1 to this one are not retained."""
+        if self.key in ("exact", "nodes"):
+            return max(0, last - (200 if self.key == "exact" else 300))
+        if self.key == "size":
+            return max(0, last - 150)
+        if self.key in ("age", "both"):
+            return max((number for ms, number in self.times if ms <= now - AGE), default=0)
+        protected = max(0, last - 400) if self.key == "limit" else 0  # entries after it, if they are unfinished
+        unfinished = next(number for number in range(protected + 1, last + 2) if number not in self.finished)
+        return max(0, min(last - 20, unfinished - 1))
+
+
+class Storm:
+    """A leader, a replica, and the streams."""
+
+    def __init__(self, leader: Node, replica: Node, seed: int) -> None:
+        self.leader = leader
+        self.replica = replica
+        self.chance = random.Random(seed)
+        self.kept = [Kept(key, random.Random(seed + at)) for at, key in enumerate(POLICIES)]
+        self.failed: list[BaseException] = []
+        for key, words in POLICIES.items():
+            leader("TCFG", key, "RETAIN", *words.split())
+
+    def kill(self) -> int:
+        """Let the streams grow, kill one or both servers, start them again, and check. Returns the number of kills."""
+        what = self.chance.choice(("leader", "leader", "leader", "replica", "both"))
+        over = threading.Event()
+        threads = [threading.Thread(target=self.guarded, args=(kept, over)) for kept in self.kept]
+        for thread in threads:
+            thread.start()
+        time.sleep(self.chance.uniform(0.05, 0.7))  # the kill must come at a random time
+        if what != "leader":
+            self.replica.kill()
+        if what != "replica":
+            self.leader.kill()
+        over.set()
+        for thread in threads:
+            thread.join(30)
+            assert not thread.is_alive()
+        if self.failed:
+            raise self.failed[0]
+        if what != "replica":
+            self.leader.start()
+        with Raw(self.leader.port) as client:
+            for kept in self.kept:
+                kept.check(client)
+        if what != "leader":
+            self.replica.start()
+        assert_same(self.leader, self.replica)
+        return 2 if what == "both" else 1
+
+    def guarded(self, kept: Kept, over: threading.Event) -> None:
+        try:
+            with Raw(self.leader.port) as client:
+                kept.work(client, over)
+        except (EOFError, OSError):
+            pass
+        except BaseException as error:  # noqa: BLE001 - handed to the test's thread
+            self.failed.append(error)
+
+
+def storm(kills: int, seed: int) -> None:
+    with cluster() as made:
+        leader, replica = made.pair(**SETTINGS)
+        running = Storm(leader, replica, seed)
+        done = 0
+        while done < kills:
+            done += running.kill()
+        evicted = [leader("TINFO", key)[b"evicted"] for key in POLICIES]
+        assert all(evicted) or (kills == 2 and any(evicted)), evicted
+        print(f"seed {seed}: {done} kills, evicted: {dict(zip(POLICIES, evicted, strict=True))}")
+
+
+@pytest.mark.slow
+def test_a_few_kills() -> None:
+    storm(2, 5)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not MINUTES, reason="for as long as TIDELOG_LONG says: scripts/test long")
+@pytest.mark.timeout(3600)
+def test_two_hundred_kills() -> None:
+    storm(200, int(os.environ.get("TIDELOG_SEED") or time.time()))
