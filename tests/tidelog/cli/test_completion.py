@@ -43,7 +43,7 @@ if pid == 0:
     os.execvpe("zsh", ["zsh", "-f"], os.environ | {"PS1": "> ", "TERM": "dumb"})
 seen = ""
 
-def until(text, lasting=20):
+def until(text, lasting=60):
     global seen
     end = time.monotonic() + lasting
     while text not in seen:
@@ -89,7 +89,7 @@ def test_a_real_shell_completes(shell: str, environment: dict[str, str]) -> None
             "-c",
             {"bash": BASH, "fish": FISH}[shell],
         ]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=110)
     assert (done.returncode, done.stderr) == (0, "")
     if shell != "zsh":
         assert [" ".join(sorted(line.split())) for line in done.stdout.splitlines()] == EXPECTED
@@ -111,6 +111,6 @@ def test_a_missing_extra_completes_nothing(line: str, environment: dict[str, str
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=110,
     )
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "", "")
