@@ -188,6 +188,10 @@ class StreamReader:
             (number,) = await self._ask(calls.tcount(key, "-", newest))
         return StreamPage(entries, number, bool(newer), bool(older))
 
+    def range_call(self, key: bytes, first: str, count: int, last: str = "+") -> Call[list[Entry]]:
+        """Return the call for the oldest entries between two IDs."""
+        return self._range("TRANGE", key, first, last, count)
+
     def _range(self, command: str, key: bytes, first: str, last: str, count: int) -> Call[Any]:
         name = command if self.tidelog else command.replace("T", "X", 1)
         words = (first, last) if self.tidelog else (first.replace(".", "-"), last.replace(".", "-"))

@@ -197,13 +197,13 @@ class Visitor:
 
 
 def visit(
-    server: Server, test: Callable[[Visitor, ConsoleServer], Coroutine[Any, Any, None]], **options: Any
+    server: Server | str, test: Callable[[Visitor, ConsoleServer], Coroutine[Any, Any, None]], **options: Any
 ) -> None:
-    """Run a test with a client of a console."""
+    """Run a test with a client of a console. server: the one that it shows, or its URL."""
 
     async def main() -> None:
         async with (
-            serving(server.url, **options) as console,
+            serving(server if isinstance(server, str) else server.url, **options) as console,
             aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as session,  # cookies of an IP address
         ):
             await test(Visitor(session, console.url), console)

@@ -4,5 +4,6 @@
     login     login and logout
     streamlist  finds streams
     stream    one stream: browse, follow, append
+    group     the groups of a stream: lag, pending messages, reset, ack, nack, claim
     overview  the server: its state, replicas or group, WAL, checkpoints, slow log, clients, and plots over time
 """

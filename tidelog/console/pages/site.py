@@ -42,5 +42,10 @@ def refusal(reply: object) -> str:
     return message_of(reply) if isinstance(reply, Exception) else ""
 
 
+def values_hidden(request: web.Request) -> bool:
+    """Return whether the user has hidden the values of entries."""
+    return request.cookies.get("tidelog_console_values") == "hidden"
+
+
 def session_of(request: web.Request) -> ConsoleSession:
     return request[SESSION]

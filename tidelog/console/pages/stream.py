@@ -16,7 +16,7 @@ from tidelog.console.audit import DONE
 from tidelog.console.errors import PageError
 from tidelog.console.infotext import text
 from tidelog.console.keynames import in_url, key_of
-from tidelog.console.pages.site import ConsoleSite, refusal, session_of
+from tidelog.console.pages.site import ConsoleSite, refusal, session_of, values_hidden
 from tidelog.console.sessions import ConsoleSession
 from tidelog.console.streams import StreamReader
 from tidelog.transport.call import Call
@@ -25,7 +25,6 @@ FOLLOWED: Final = 100  # new entries shown at once; older ones are counted
 FOLLOW_EVERY: Final = 0.5  # s
 SHORTEST: Final = 60_000  # ms that the plot of entries over time shows, at least
 FORM_FIELDS: Final = 100  # fields of an entry that is appended in a form
-HIDDEN_COOKIE: Final = "tidelog_console_values"
 VIEWS: Final = ("fields", "json", "hex", "code")
 
 
@@ -118,7 +117,7 @@ class StreamPages:
         """Send new entries as they arrive. ``after``: the newest ID that the page shows."""
         session, key = session_of(request), key_of(request)
         after = id_of(request, "after")
-        hidden = _hidden(request)
+        hidden = values_hidden(request)
         return await live.stream(
             request, self._site.sessions, session, self._followed(session, key, after, hidden)
         )  # fmt: skip
@@ -178,13 +177,9 @@ class StreamPages:
         }
 
 
-def _hidden(request: web.Request) -> bool:
-    return request.cookies.get(HIDDEN_COOKIE) == "hidden"
-
-
 def _shown(request: web.Request, reader: StreamReader) -> dict[str, Any]:
     """Return the values that all templates of entries use."""
     return {
-        "hidden": _hidden(request), "payloads": payloads, "id_text": reader.id_text, "tidelog": reader.tidelog,
+        "hidden": values_hidden(request), "payloads": payloads, "id_text": reader.id_text, "tidelog": reader.tidelog,
         "now": int(time() * 1000),
     }  # fmt: skip

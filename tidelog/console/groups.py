@@ -1,0 +1,178 @@
+"""Groups of a stream: lag, pending messages, consumers, and their changes, on tidelog and on redis-server.
+
+Rule 1: pending messages are read in pages, and the entries that a reset reads again are counted, not read. A
+        redis-server has no TCOUNT: there, at most COUNTED entries are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tidelog.client import calls
+from tidelog.client.entries import Entry, StreamId
+from tidelog.console.connection import UserConnection
+from tidelog.console.errors import PageError
+from tidelog.console.infotext import text
+from tidelog.console.streams import StreamReader
+from tidelog.options.start import StartPosition
+from tidelog.transport.call import Call, plain
+from tidelog.transport.errors import message_of
+
+LISTED: Final = 200  # groups whose lag is shown
+PENDING: Final = 50  # pending messages of a page
+SAMPLE: Final = 5  # entries of a preview
+COUNTED: Final = 1000  # entries that are counted on a redis-server
+
+
+@dataclass(frozen=True)
+class GroupSummary:
+    """A group of a stream."""
+
+    name: bytes
+    position: StreamId  # the newest entry that was delivered
+    pending: int
+    consumers: int
+    lag: int | None = None  # entries after the position; None: not known
+    oldest_unread: int | None = None  # ms since 1970, None if everything was delivered
+
+
+@dataclass(frozen=True)
+class PendingMessageRow:
+    """A pending message."""
+
+    id: StreamId
+    consumer: str  # empty: of a reader of TREAD
+    idle_ms: int
+    deliveries: int
+
+
+@dataclass(frozen=True)
+class GroupResetPreview:
+    """What moving a group to a position means."""
+
+    after: StreamId  # the new position
+    read_again: int
+    skipped: int
+    at_least: bool  # there are more than the two numbers say
+    sample: list[Entry]  # the first entries that are read again
+
+
+class StreamGroups:
+    """The groups of streams as one user sees them."""
+
+    def __init__(self, reader: StreamReader, connection: UserConnection) -> None:
+        self._reader = reader
+        self._connection = connection
+
+    async def all(self, key: bytes) -> tuple[list[GroupSummary], int]:
+        """Return the first groups of a stream by name, with their lag, and the number of all. Raises PageError."""
+        (reply,) = await self._ask(plain("XINFO", "GROUPS", key))
+        found = sorted((_group(each) for each in reply), key=lambda each: each.name)
+        return await self._with_lag(key, found[:LISTED]), len(found)
+
+    async def one(self, key: bytes, name: bytes) -> GroupSummary:
+        """Return one group. Raises PageError."""
+        (reply,) = await self._ask(plain("XINFO", "GROUPS", key))
+        found = [group for group in map(_group, reply) if group.name == name]
+        if not found:
+            raise PageError(404, f"The stream {text(key)} has no group {text(name)}.")
+        return (await self._with_lag(key, found))[0]
+
+    async def _with_lag(self, key: bytes, groups: Sequence[GroupSummary]) -> list[GroupSummary]:
+        sent: list[Call[Any]] = []
+        for group in groups:
+            sent.append(self._reader.range_call(key, f"({group.position}", 1))
+            if self._reader.tidelog:
+                sent.append(calls.tcount(key, f"({group.position}"))
+        replies = iter(await self._ask(*sent) if sent else [])
+        rows = []
+        for group in groups:
+            unread = next(replies)
+            lag = next(replies) if self._reader.tidelog else group.lag
+            rows.append(GroupSummary(
+                group.name, group.position, group.pending, group.consumers, lag, unread[0].id.ms if unread else None
+            ))  # fmt: skip
+        return rows
+
+    async def pending(self, key: bytes, name: bytes, after: StreamId | None) -> list[PendingMessageRow]:
+        """Return a page of pending messages, oldest ID first, after an ID."""
+        start = "-" if after is None else f"({after.ms}-{after.seq}"
+        (reply,) = await self._ask(plain("XPENDING", key, name, start, "+", PENDING))
+        return [
+            PendingMessageRow(StreamId.parse(entry_id), text(consumer or b""), int(idle), int(deliveries))
+            for entry_id, consumer, idle, deliveries in reply
+        ]
+
+    async def consumers(self, key: bytes, name: bytes) -> list[dict[str, Any]]:
+        """Return the consumers of a group with ``name``, ``pending`` and ``idle`` in ms."""
+        (reply,) = await self._ask(plain("XINFO", "CONSUMERS", key, name))
+        return [_pairs(each) for each in reply]
+
+    # -- changes -------------------------------------------------------------------------------------------------
+    async def position(self, key: bytes, words: str) -> StreamId:
+        """Return the position that a user means: earliest, latest, an ID, or a time. Raises PageError."""
+        try:
+            start = StartPosition(words.strip())
+        except ValueError as error:
+            raise PageError(400, str(error).removeprefix("start ")) from None
+        return (await self._reader.info(key)).last if start.after is None else start.after
+
+    async def preview(self, key: bytes, group: GroupSummary, after: StreamId) -> GroupResetPreview:
+        """Return what moving a group to a position means."""
+        back = after < group.position
+        low, high = (after, group.position) if back else (group.position, after)
+        sample: list[Entry] = []
+        if back:
+            (sample,) = await self._ask(self._reader.range_call(key, f"({low}", SAMPLE, str(high)))
+        if self._reader.tidelog:
+            (count,) = await self._ask(calls.tcount(key, f"({low}", str(high)))
+        else:
+            (found,) = await self._ask(self._reader.range_call(key, f"({low}", COUNTED, str(high)))
+            count = len(found)
+        at_least = not self._reader.tidelog and count == COUNTED
+        return GroupResetPreview(after, count if back else 0, 0 if back else count, at_least, sample)
+
+    def reset_call(self, key: bytes, name: bytes, after: StreamId) -> Call[Any]:
+        command = "TGROUP" if self._reader.tidelog else "XGROUP"
+        return plain(command, "SETID", key, name, self._reader.id_text(after))
+
+    def settle_call(
+        self, key: bytes, group: GroupSummary, action: str, ids: Sequence[StreamId], consumer: str
+    ) -> Call[Any]:
+        """Return the call that acknowledges, returns, or claims pending messages. Raises PageError."""
+        name = group.name
+        sent = [self._reader.id_text(each) for each in ids]
+        if action == "ack":
+            return plain("TACK" if self._reader.tidelog else "XACK", key, name, *sent)
+        if action == "nack" and self._reader.tidelog and group.consumers:  # messages of XREADGROUP
+            return plain("XNACK", key, name, "FAIL", "IDS", len(sent), *sent)
+        if action == "nack" and self._reader.tidelog:
+            return plain("TNACK", key, name, *sent)
+        if action == "claim" and consumer:
+            return plain("XCLAIM", key, name, consumer, 0, *sent, "JUSTID")
+        if action == "claim":
+            raise PageError(400, "Enter the consumer that gets the messages.")
+        raise PageError(400, f"This server has no action {action!r}.")
+
+    async def _ask(self, *sent: Call[Any]) -> list[Any]:
+        found = await self._connection.read(*sent)
+        for each in found:
+            if isinstance(each, Exception):
+                problem = message_of(each)
+                raise PageError(403 if problem.startswith("NOPERM") else 404, problem)
+        return found
+
+
+def _pairs(row: Any) -> dict[str, Any]:
+    pairs = row.items() if isinstance(row, dict) else zip(row[::2], row[1::2], strict=True)
+    return {name.decode(): value for name, value in pairs}
+
+
+def _group(row: Any) -> GroupSummary:
+    found = _pairs(row)
+    return GroupSummary(
+        found["name"], StreamId.parse(found["last-delivered-id"]), found["pending"], found["consumers"],
+        found.get("lag"),
+    )  # fmt: skip
