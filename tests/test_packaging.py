@@ -26,6 +26,7 @@ from tidelog.cli.program import main
 from tidelog.serverprogram import server_command, server_environment
 from tidelog.testing import Server, free_port, running_server
 
+pytestmark = pytest.mark.slow  # each test starts programs
 ROOT = Path(__file__).parent.parent
 PACKAGING = ROOT / "packaging"
 UNITS = sorted((PACKAGING / "systemd").glob("*.service"))

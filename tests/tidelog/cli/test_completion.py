@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from tidelog.cli.program import main
 
+pytestmark = pytest.mark.slow  # each test starts programs
 # bash and fish have functions that complete a line. zsh completes only on a terminal.
 BASH = """
 eval "$(tidelog completion bash)"
