@@ -14,7 +14,8 @@
     ALIVE    flags u8: the server is there
     MESSAGE  a message that was PUBLISHed
     LOG      ms u64 | count u32 | sizes u32 each | commit groups that begin at the log offset; only to a continuous
-             backup. The log ended after them at that time (ms since the epoch, by the server's clock); 0: more follows
+             backup. The log ended after them at that time (ms since the epoch, by the server's clock); 0: more follows.
+             Instead of the crc32 of the payload, the checksum is the lower half of XXH3
 
     an entry of the store
     +-------+----------------+------------------+------------+--------------+
@@ -50,6 +51,11 @@ ONE: Final = Struct(">Q")
 LOG_BODY: Final = Struct(">QI")
 
 
+def checksum(kind: int, payload: bytes) -> int:
+    """Return the checksum of a payload: crc32, or the lower half of XXH3 for LOG."""
+    return xxh3_64_intdigest(payload) & 0xFFFFFFFF if kind == LOG else crc32(payload)
+
+
 class BackupFrame(NamedTuple):
     """One frame. ``kind`` is one of the constants above, ``offset`` is a log offset."""
 
@@ -58,7 +64,7 @@ class BackupFrame(NamedTuple):
     payload: bytes
 
     def encoded(self) -> bytes:
-        first = FIRST.pack(self.kind, self.offset, len(self.payload), crc32(self.payload))
+        first = FIRST.pack(self.kind, self.offset, len(self.payload), checksum(self.kind, self.payload))
         return first + CRC.pack(crc32(first)) + self.payload
 
     def numbers(self, body: Struct) -> tuple[int, ...]:
@@ -117,7 +123,7 @@ class BackupFrameDecoder:
                 if end > len(view):
                     break
                 payload = bytes(view[at + HEAD : end])
-                if crc32(payload) != body:
+                if checksum(kind, payload) != body:
                     raise BackupError("a frame was damaged on the way from the server")
                 found.append(BackupFrame(kind, offset, payload))
                 at = end

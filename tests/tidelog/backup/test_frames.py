@@ -15,6 +15,7 @@ from tidelog.backup.frames import (
     COPY,
     DONE,
     KINDS,
+    LOG,
     MESSAGE,
     NODES,
     ONE,
@@ -33,6 +34,7 @@ FRAMES = [
     BackupFrame(BATCH, 1 << 60, b"records"),
     BackupFrame(ALIVE, 0, b"\0"),
     BackupFrame(MESSAGE, 0, b""),
+    BackupFrame(LOG, 4711, servers.LOG_BODY.pack(1, 0)),
 ]
 
 
