@@ -76,13 +76,13 @@ def split(wire: bytes) -> StoredDelay:
     """Return the parts of an entry of the companion. Raises CorruptError if it is not one."""
     try:
         at = wire.index(b"\r\n")
-        count = int(wire[1:at]) - 3
+        count = int(_part(wire, 1, at)) - 3
         at = wire.index(b"\r\n", at + 2)
         at = wire.index(b"\r\n", at + 2) + 2  # after the ID
         end = wire.index(b"\r\n", at)
         start = end + 2
-        at = start + int(wire[at + 1 : end])
-        token = wire[start:at]
+        at = start + int(_part(wire, at + 1, end))
+        token = _part(wire, start, at)
         end = wire.index(b"\r\n", at + 2)
         start = end + 2
         end = wire.index(b"\r\n", start)
@@ -93,6 +93,13 @@ def split(wire: bytes) -> StoredDelay:
     if not 0 < len(token) <= LONGEST_TOKEN or count < 2 or not 0 <= due <= LAST_DUE:
         raise CorruptError("a delayed entry with an invalid head")
     return StoredDelay(token, due, number & 3, count, wire[end + 2 :])
+
+
+def _part(wire: bytes, start: int, stop: int) -> bytes:
+    """Return wire[start:stop]. The check is needed because compiled slices must not end before they begin."""
+    if start > stop:
+        raise ValueError("a length that is not a number, or negative")
+    return wire[start:stop]
 
 
 def entry_at(position: StreamPosition, ordinal: int) -> bytes:
