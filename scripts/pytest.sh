@@ -1,5 +1,5 @@
 # Sourced by test and test-compiled: `tests PYTHON ARGS` runs pytest, four tests at a time: they wait for servers more
-# than they compute. A build machine (CI) runs six at a time. `tests_again PYTHON ARGS` does the same, and what failed is
+# than they compute. A build machine (CI) runs six at a time. `tests_again PYTHON ARGS` does the same, and what fails is
 # run once more with nothing beside it, as CPython's own test runner does. What fails again has failed. What passes then
 # is named: it is worth a look. `tests_twice PYTHON EXTRAS` runs all tests, then the server's tests compiled, and ends the
 # script.
