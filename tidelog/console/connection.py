@@ -20,7 +20,7 @@ import redis
 from tidelog.console.errors import LoginError, SessionEndedError, UnavailableError
 from tidelog.transport.access import Access
 from tidelog.transport.asyncconnection import AsyncConnection, LostError, connect_to_leader
-from tidelog.transport.call import Call, Value
+from tidelog.transport.call import Call, Value, checked, fill_in, is_sent
 from tidelog.transport.errors import is_denied, message_of
 
 NAME: Final = "tidelog-console"  # of the connections, in CLIENT LIST
@@ -82,6 +82,11 @@ class UserConnection:
             else:
                 self._denials.pop(call.args, None)
         return results
+
+    async def together(self, *calls: Call[Any], raise_on_error: bool = True) -> list[Any]:
+        """Send calls that change nothing, for ``tidelog.client.steps.arun``."""
+        found = fill_in(calls, await self.read(*filter(is_sent, calls)))
+        return checked(found) if raise_on_error else found
 
     async def change(self, *calls: Call[Any]) -> list[Any]:
         """Send calls once, as ``read`` does. After an UnavailableError, they may have been executed."""

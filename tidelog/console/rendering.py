@@ -38,6 +38,7 @@ class NavigationItem:
 NAVIGATION: Final = (
     NavigationItem("Overview", "/", "o"),
     NavigationItem("Streams", "/streams", "s"),
+    NavigationItem("Dead letters", "/deadletters", "d"),
 )
 
 

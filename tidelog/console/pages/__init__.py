@@ -5,5 +5,6 @@
     streamlist  finds streams
     stream    one stream: browse, follow, append
     group     the groups of a stream: lag, pending messages, reset, ack, nack, claim
+    deadletters  dead letters: filter, read, replay
     overview  the server: its state, replicas or group, WAL, checkpoints, slow log, clients, and plots over time
 """

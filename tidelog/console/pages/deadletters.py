@@ -1,0 +1,154 @@
+"""Dead letters: list, filter, read with error and traceback, replay one, many, or all.
+
+Rule 1: replays are those of ``tidelog dlq replay``: one transaction each, only to topics that the queue belongs to.
+Rule 2: a filter examines at most EXAMINED dead letters for a page; the user asks for the next ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import time
+from typing import Any, Final
+
+import redis
+from aiohttp import web
+
+from tidelog.client.entries import Entry, StreamId
+from tidelog.client.steps import Steps, arun
+from tidelog.console import payloads
+from tidelog.console.audit import DONE
+from tidelog.console.errors import PageError, UnavailableError
+from tidelog.console.keynames import LISTED, count_keys, names, scan
+from tidelog.console.pages.site import ConsoleSite, session_of, values_hidden
+from tidelog.topics import deadletters
+from tidelog.topics.deadletters import DeadLetterRecord, NotADeadLetterError
+from tidelog.topics.settings import TopicError
+from tidelog.transport.asyncconnection import LostError
+from tidelog.transport.errors import ReplyError, message_of
+
+SHOWN: Final = 50  # dead letters of a page
+EXAMINED: Final = 1000  # dead letters that a filter examines for one page, about
+ENDING: Final = b".dead:0"  # of the streams of dead-letter queues with the default name
+
+
+def routes(site: ConsoleSite) -> Sequence[web.RouteDef]:
+    pages = DeadLetterPages(site)
+    return [
+        web.get("/deadletters", pages.show),
+        web.get("/deadletters/letter", pages.letter),
+        web.post("/deadletters/replay", pages.replay),
+    ]
+
+
+class DeadLetterPages:
+    """The handlers."""
+
+    def __init__(self, site: ConsoleSite) -> None:
+        self._site = site
+
+    async def show(self, request: web.Request) -> web.Response:
+        """Show the open dead letters of ``queue``, oldest first, with ``filter`` in the processor or the error."""
+        queue, words = _queue(request, required=False), request.query.get("filter", "")
+        start = _id(request.query["after"]) if request.query.get("after") else None
+        values: dict[str, Any] = {"queue": queue, "words": words, "rows": [], "following": None, "total": 0}
+        if queue:
+            rows, following = await self._found(request, queue, words, start)
+            total = await self._run(request, deadletters.count(queue))
+            values |= {"rows": rows, "following": following, "total": total}
+        queues = [] if queue else await self._queues(request)
+        return self._site.page(request, "deadletters.html", queues=queues, now=int(time() * 1000), **values)
+
+    async def letter(self, request: web.Request) -> web.Response:
+        queue, at = _queue(request), _id(request.query.get("id", ""))
+        entry = await self._run(request, deadletters.one(queue, at))
+        if entry is None:
+            raise PageError(404, f"There is no open dead letter {at}: it was replayed or purged, or never existed.")
+        letter = _read(entry)
+        if letter is None:
+            raise PageError(404, f"The entry {at} is not a dead letter.")
+        return self._site.part(
+            "deadletter.html", queue=queue, letter=letter, payloads=payloads, hidden=values_hidden(request)
+        )  # fmt: skip
+
+    async def replay(self, request: web.Request) -> web.Response:
+        """Replay the dead letters ``id``, or with ``all`` all open ones."""
+        queue, given = _queue(request), await request.post()
+        ids = {_id(str(each)) for each in given.getall("id", [])}
+        everything = given.get("action") == "all"
+        if not everything and not ids:
+            raise PageError(400, "Select at least one dead letter.")
+        session = session_of(request)
+        connection = await session.connection.open_another()
+        problem, done = "", 0
+        try:
+            wanted = deadletters.everything if everything else lambda _, at: at in ids
+            result = await arun(connection, deadletters.replay(queue, wanted))
+            done, problem = result.letters, "; ".join(result.refused[:5])
+        except LostError as error:
+            raise UnavailableError(f"{error}. Some dead letters may have been replayed.") from None
+        except (redis.ResponseError, ReplyError, TopicError) as error:
+            problem = message_of(error)
+        finally:
+            connection.close()
+        detail: dict[str, Any] = {"replayed": done} | ({"all": True} if everything else {"ids": sorted(map(str, ids))})
+        self._site.audit.write(session.user, session.address, "replay", queue, problem or DONE, **detail)
+        return self._site.part("deadletters_done.html", done=done, problem=problem)
+
+    async def _found(
+        self, request: web.Request, queue: str, words: str, start: StreamId | None
+    ) -> tuple[list[tuple[StreamId, DeadLetterRecord | None]], StreamId | None]:
+        rows: list[tuple[StreamId, DeadLetterRecord | None]] = []
+        following, examined = start, 0
+        while examined < EXAMINED and len(rows) < SHOWN:
+            entries, following = await self._run(request, deadletters.page(queue, following, SHOWN - len(rows)))
+            examined += max(1, len(entries))
+            rows += [(entry.id, letter) for entry in entries if _matches(letter := _read(entry), words)]
+            if following is None:
+                break
+        return rows, following
+
+    async def _queues(self, request: web.Request) -> list[str]:
+        """Return the queues of a small server."""
+        connection = session_of(request).connection
+        total = await count_keys(connection)
+        if total is None or total > LISTED:
+            return []
+        found = await scan(connection, b"*" + ENDING, b"0")
+        return [key.decode("utf-8", "replace").removesuffix(":0") for key in names(found.keys)]
+
+    async def _run(self, request: web.Request, steps: Steps[Any]) -> Any:
+        """Drive an operation that only reads, on the connection of the user."""
+        try:
+            return await arun(session_of(request).connection, steps)
+        except (redis.ResponseError, ReplyError) as error:
+            raise PageError(403 if message_of(error).startswith("NOPERM") else 400, message_of(error)) from None
+
+
+def _queue(request: web.Request, required: bool = True) -> str:
+    """Return the name of the queue, ``orders.dead`` for ``orders.dead:0`` too. Raises PageError."""
+    name = request.query.get("queue", "").strip().removesuffix(":0")
+    if required and not name:
+        raise PageError(400, "The address names no dead-letter queue.")
+    return name
+
+
+def _id(words: str) -> StreamId:
+    try:
+        return StreamId.parse(words)
+    except ValueError as error:
+        raise PageError(400, str(error)) from None
+
+
+def _read(entry: Entry) -> DeadLetterRecord | None:
+    try:
+        return deadletters.read(entry)
+    except NotADeadLetterError:
+        return None
+
+
+def _matches(letter: DeadLetterRecord | None, words: str) -> bool:
+    if not words:
+        return True
+    return letter is not None and any(
+        words.lower() in each.lower() for each in (letter.processor, letter.error, letter.message, letter.stream)
+    )
