@@ -132,7 +132,7 @@ async def _serve(config: Config, logger: Logger) -> int:
     import asyncio
 
     from resp.errors import CommandError, CorruptError
-    from respserver.runtime.stopping import LONGEST, StopWatch
+    from respserver.runtime.stopping import StopWatch
     from respserver.server import RespServer
     from respserver.supervision import Supervision
 
@@ -172,7 +172,7 @@ async def _serve(config: Config, logger: Logger) -> int:
     finally:
         _remove_pidfile(config)
     logger.notice("tidelog is now ready to exit, bye bye...")
-    watch.stage("the end of its threads", LONGEST)
+    watch.stage("the end of its threads", 0)
     return 0
 
 

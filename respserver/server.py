@@ -57,7 +57,6 @@ from respserver.runtime.memory import Memory
 from respserver.runtime.outofmemory import OutOfMemory
 from respserver.runtime.parts import RuntimeParts
 from respserver.runtime.servedtime import ServedTime
-from respserver.runtime.stopping import LONGEST
 from respserver.runtime.ticks import Ticks
 from storage.keyspace import expiry
 from storage.keyspace.keyspace import Keyspace
@@ -101,8 +100,7 @@ class RespServer:
         self._by_hand = self.clock.by_hand
         self._random = random.Random()
         self._stopping: asyncio.Future[tuple[bool, bool]] = loop.create_future()  # save, now
-        # called at each stage of the shutdown, with what it waits for, and for how many seconds; 0: without a limit
-        self.on_stage: Callable[[str, float], None] = lambda _what, _limit: None
+        self.on_stage: Callable[[str, float | None], None] = lambda _what, _more: None  # see StopWatch.stage()
         self._unrename: Callable[[], None] = lambda: None  # undoes rename-command
         self._cron = self._waker = self._expirer = self._after_stall = None
         self._wake_at = 0  # mono ms
@@ -488,7 +486,7 @@ class RespServer:
         save, now = await self._stopping
         self.listeners.close()
         self.ticks.whole = True
-        self.on_stage("the end of long commands", 0)
+        self.on_stage("the end of long commands", None)
         self.slicing.finish_all()
         await self._leave(now)
         self._closing = True
@@ -497,11 +495,11 @@ class RespServer:
                 timer.cancel()
         self.deliveries.stop()
         self.tick()
-        self.on_stage("its connections to other servers", LONGEST)
+        self.on_stage("its connections to other servers", 0)
         await self.roles.finish()
-        self.on_stage("the scrub", LONGEST)
+        self.on_stage("the scrub", 0)
         await self.scrubbing.finish()
-        self.on_stage("a checkpoint", 0)
+        self.on_stage("a checkpoint", None)
         await self.checkpoints.finish()
         if self.ticks.stalled:
             self.ticks.retry()
@@ -514,7 +512,7 @@ class RespServer:
                     f"The last checkpoint failed ({error})"
                     + ("; all answered writes are in the log" if self.data.disk.in_place() else "")
                 )
-        self.on_stage("its log and its files", 0)
+        self.on_stage("its log and its files", None)
         for conn in self.clients.connections():
             conn.close()
         for _ in range(3):
@@ -528,10 +526,10 @@ class RespServer:
         """Leave the server group, or let replicas catch up. ``now``: do not wait for other servers."""
         try:
             if self.membership is not None:  # one member has the whole log soon; the slowest one does not matter
-                self.on_stage("its server group", LONGEST + 3 * self.config.group_lease / 1000)
+                self.on_stage("its server group", 3 * self.config.group_lease / 1000)
                 await self.membership.finish(hand_over=not now)
             elif not now:
-                self.on_stage("its replicas", LONGEST + self.config.shutdown_timeout)
+                self.on_stage("its replicas", self.config.shutdown_timeout)
                 await self.roles.let_catch_up()
         except Exception as error:  # noqa: BLE001 - even after a bug, the log must be closed
             self.logger.trace("Bug while leaving the other servers", error)

@@ -35,13 +35,15 @@ class StopWatch:
         self._sync = sync
         self._end = end
         self._loop = asyncio.get_running_loop()
-        self._stage = "", 0.0  # what the shutdown waits for; seconds of its limit, 0: none
+        self._stage: tuple[str, float | None] = "", None  # what the shutdown waits for; seconds of the limit
         self._thread: threading.Thread | None = None
 
-    def stage(self, what: str, limit: float) -> None:
-        """Begin a stage, which ends the previous one. ``what``: what the shutdown waits for. ``limit``: seconds; 0:
-        none."""
-        self._stage = what, limit
+    def stage(self, what: str, more: float | None) -> None:
+        """Begin a stage, which ends the previous one. ``what``: what the shutdown waits for.
+
+        ``more``: seconds for which it may wait in addition to LONGEST; None: the stage is not limited.
+        """
+        self._stage = what, None if more is None else LONGEST + more
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="tidelog-shutdown", daemon=True)
             with suppress(RuntimeError, MemoryError):  # no thread is available
@@ -61,10 +63,10 @@ class StopWatch:
             if waited >= due:
                 due += REPORT
                 self._logger.warning(f"The shutdown has waited for {what} for {waited:.0f} seconds")
-            if waited >= (limit or LONGEST) and not shown:
+            if waited >= (LONGEST if limit is None else limit) and not shown:
                 shown = True
                 self._show()
-                if limit:
+                if limit is not None:
                     self._give_up(what, waited)
 
     def _show(self) -> None:
@@ -100,12 +102,12 @@ def _tasks(loop: asyncio.AbstractEventLoop) -> list[str]:
     for task in asyncio.all_tasks(loop):
         calls: list[str] = []
         coroutine: Any = task.get_coro()
-        while coroutine is not None and len(calls) < DEEPEST:
+        while coroutine is not None:
             frame = getattr(coroutine, "cr_frame", None)
             where = f" ({_place(frame)})" if frame is not None else ""
             calls.insert(0, f"{getattr(coroutine, '__name__', type(coroutine).__name__)}{where}")
-            coroutine = getattr(coroutine, "cr_await", None)
-        found.append(f"Task {task.get_name()}: {' < '.join(calls)}")
+            coroutine = getattr(coroutine, "cr_await", None)  # compiled coroutines do not have it
+        found.append(f"Task {task.get_name()}: {' < '.join(calls[:DEEPEST])}")
     return found
 
 

@@ -52,7 +52,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("how", "what", "shown"),
     [
-        ("a task", "its connections to other servers", "< waits ("),
+        ("a task", "its connections to other servers", "< _serve (program.py:"),
         ("the event loop", "its connections to other servers", "Thread MainThread: blocks ("),
         ("a thread", "the end of its threads", "Thread Thread-"),
     ],
@@ -82,7 +82,7 @@ def test_a_stage_without_a_limit_is_reported_and_does_not_end() -> None:
         done: list[str] = []
         logger = Lines()
         watch = StopWatch(logger, lambda: done.append("sync"), done.append)
-        watch.stage("a checkpoint", 0)
+        watch.stage("a checkpoint", None)
         await asyncio.to_thread(eventually, lambda: any("story (" in line for line in logger.lines))
         assert logger.lines[0].startswith("The shutdown has waited for a checkpoint for")
         assert any(line.startswith("Thread MainThread: ") for line in logger.lines)
