@@ -15,7 +15,7 @@ from tidelog.console import history
 from tidelog.console.errors import SessionEndedError, UnavailableError
 from tidelog.console.infotext import ServerInfo
 from tidelog.console.sessions import ConsoleSession, ConsoleSessions
-from tidelog.transport.call import Call, plain
+from tidelog.transport.call import Call
 from tidelog.transport.errors import message_of
 
 RECHECK: Final = 60.0  # s
@@ -67,9 +67,9 @@ class HistoryRecorder:
         now = int(time() * 1000)
         if newest is not None and now - newest < FRESH * 1000 * self._interval:
             return ""
-        (reply,) = await connection.change(plain(*history.append_call(history.sample_of(raw, now)).args))
-        return f"The server refuses to append to {history.KEY}: {message_of(reply)}" if _is_error(reply) else ""
+        (reply,) = await connection.change(history.append_call(history.sample_of(raw, now)))
+        return f"The server refuses to append to {history.KEY}: {message_of(reply)}" if _refused(reply) else ""
 
 
-def _is_error(reply: object) -> bool:
+def _refused(reply: object) -> bool:
     return isinstance(reply, Exception)

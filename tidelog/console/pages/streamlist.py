@@ -12,7 +12,7 @@ from aiohttp import web
 
 from tidelog.console.keynames import LISTED, count_keys, in_url, names, pattern_of, query_bytes, scan
 from tidelog.console.pages.site import ConsoleSite, session_of
-from tidelog.console.streams import RATE_MS, StreamReader
+from tidelog.console.streams import StreamReader
 
 
 def routes(site: ConsoleSite) -> Sequence[web.RouteDef]:
@@ -52,6 +52,5 @@ class StreamListPages:
         following = f"pattern={in_url(words)}&cursor={in_url(found.cursor)}&examined={examined}"
         return {
             "rows": rows, "complete": complete, "examined": total if complete and total is not None else examined,
-            "total": total, "following": following, "tidelog": reader.tidelog, "minutes": RATE_MS / 60_000,
-            "id_text": reader.id_text,
+            "total": total, "following": following, "tidelog": reader.tidelog, "id_text": reader.id_text,
         }  # fmt: skip
