@@ -7,7 +7,7 @@
     acks            ``python -m benchmarks.acks``: what replies cost that wait for replicas
     append          appends: by clients, pipeline, payload and appendfsync; many in one command; the ceiling
     ceiling         a server on uvloop and hiredis that does nothing: the limit of any server in Python
-    continuousbackup  ``python -m benchmarks.continuousbackup``: what a continuous backup costs the leader
+    continuousbackup  ``python -m benchmarks.continuousbackup``: the cost of a continuous backup to the leader
     cpu             the server's CPU time per command, user and system
     cputime         the CPU time of a process
     delays          ``python -m benchmarks.delays``: memory of delayed entries, and PINGs while they are delivered

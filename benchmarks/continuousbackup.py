@@ -60,7 +60,7 @@ class Backup:
             raise click.ClickException("the backup failed")
 
     def check(self) -> None:
-        """Raise click.ClickException unless everything that the leader has logged soon is at the target."""
+        """Wait until the target has the whole log of the leader. Raises click.ClickException after PATIENCE seconds."""
         with self.leader.client() as client:
             end = int(client.info("replication")["master_repl_offset"])
         until = time.monotonic() + PATIENCE
@@ -109,7 +109,7 @@ def measure(rounds: int, requests: int) -> Rows:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--rounds", default=7, show_default=True, help="Counted rounds; each measures without and with.")
+@click.option("--rounds", default=7, show_default=True, help="Counted rounds; each measures without and with a backup.")
 @click.option("--requests", default=20_000, show_default=True, help="Appends of a run, per command of a pipeline.")
 def main(rounds: int, requests: int) -> None:
     """Measure what a continuous backup costs its leader. Figures are medians (min-max) of the rounds."""

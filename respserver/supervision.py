@@ -6,8 +6,8 @@ Each notification is a datagram to ``$NOTIFY_SOCKET``, as sd_notify(3) describes
     STOPPING=1  a signal, SHUTDOWN, or an error of the server ends it; the last checkpoint follows
     WATCHDOG=1  the event loop runs; sent twice in each $WATCHDOG_USEC, from READY=1 on
 
-Rule 1: the watchdog is a timer of the event loop, so that a loop that hangs is noticed: systemd kills the server after
-        WatchdogSec, and starts it again. A long start is not limited by it.
+Rule 1: the watchdog is a timer of the event loop, so that systemd notices a loop that hangs. It kills the server after
+        WatchdogSec, and starts it again. The watchdog does not limit a long start.
 Rule 2: an error of the socket is logged once and changes nothing else.
 """
 

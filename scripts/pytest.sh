@@ -1,8 +1,8 @@
 # Sourced by test and test-compiled: `tests PYTHON ARGS` runs pytest, four tests at a time: they wait for servers more
-# than they compute. A build machine (CI) runs six at a time. `tests_again PYTHON ARGS` does the same, and what fails is
-# run once more with nothing beside it, as CPython's own test runner does. What fails again has failed. What passes then
-# is named: it is worth a look. `tests_twice PYTHON EXTRAS` runs all tests, then the server's tests compiled, and ends the
-# script.
+# than they compute. A build machine (CI) runs six at a time. `tests_again PYTHON ARGS` does the same, and then runs
+# each failed test again, alone, as CPython's own test runner does. Only tests that fail again count as failed. It prints
+# the names of all of them: those that then pass may be unreliable. `tests_twice PYTHON EXTRAS` runs all tests, then the
+# server's tests compiled, and ends the script.
 
 # Images of containers often set this. Without bytecode, each server and program that a test starts compiles its modules
 # again, and each of pytest's processes rewrites all assertions: 26 s of computation instead of 8.

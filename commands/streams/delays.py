@@ -53,7 +53,7 @@ _ENTRY: Final = (opt(arg("token", token="ID")), repeat(block("data", arg("field"
     complexity="O(log N): N delayed entries; with LIST O(log N + M): M entries returned.",
 )  # fmt: skip
 def tdelay(ctx: Context, argv: list[bytes]) -> Reply:
-    """Delay an entry, which joins the stream when it is due, and return its token; or cancel, list or count entries."""
+    """Add an entry that joins the stream when it is due, and return its token; cancel, list or count such entries."""
     action = argv[2].upper()
     if action in (b"IN", b"AT"):
         return _delay(ctx, argv, WALL if action == b"AT" else 0)

@@ -1,10 +1,11 @@
 """Deliveries: the leader moves delayed entries to their streams when they are due. Semantics [104].
 
 Rule 1: a step takes at most about a millisecond. The next one follows after PAUSE_MS, or after as long as the step
-took. So 10,000 entries per second take a tenth of the time, and commands run between the steps. Each step is a commit
-group: with ``appendfsync always``, shorter pauses would cost more syncs, which delay other clients by 0.1 to some
-milliseconds each.
-Rule 2: while writes are refused or delayed, nothing is delivered. -OOM is no reason: a delivery adds no data.
+took. Therefore, 10,000 entries per second take a tenth of the time, and commands run between the steps. Each step is a
+commit group: with ``appendfsync always``, shorter pauses would cost more syncs, each of which delays other clients by
+0.1 ms to several ms.
+Rule 2: while writes are refused or delayed, nothing is delivered. Deliveries continue above maxmemory, because a
+delivery adds no data.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Deliveries(ServerPart):
             self._not_before = self._loop.time() + REFUSED  # on_time() continues
 
     def on_time(self) -> None:
-        """Continue what a refusal, a stall, or another role has interrupted. Called ``hz`` times a second."""
+        """Continue after a refusal, a stall, or a change of role. Called ``hz`` times a second."""
         if not len(self._data.ks.due) or not self._allowed():
             return
         while self._step() and self._by_hand:

@@ -2,8 +2,8 @@
 
 Rule 1: stages that write to the disk are not limited: the last tick, checkpoints, the log.
 Rule 2: stages that wait for other servers, tasks or threads end the process at their limit. That is as safe as SIGKILL,
-since replies are sent after the writes. As at a regular end, the log is synced first.
-Rule 3: a thread watches, because the event loop may be what stands still.
+because replies are sent after the writes. As at a regular end, the log is synced first.
+Rule 3: a thread watches, because the event loop itself may hang.
 Rule 4: time counts only while this thread runs: a process that was stopped (SIGSTOP) gets the rest of its time.
 """
 
@@ -79,8 +79,8 @@ class StopWatch:
         with suppress(Exception):  # a log that was closed is synced; if the disk fails, SIGKILL would be next
             self._sync()
         self._end(
-            f"the shutdown has waited for {what} for {waited:.0f} seconds. All answered writes are in the log, and the"
-            " next start reads them. The lines before this one show where it waits: please report them"
+            f"the shutdown has waited for {what} for {waited:.0f} seconds. All acknowledged writes are in the log, and"
+            " the next start reads them. The lines before this one show where it waits: please report them"
         )
 
 

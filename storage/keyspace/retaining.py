@@ -4,8 +4,8 @@ Rule 1: a stream with a policy is checked after an append from which on a limit 
 ``Keyspace.unchecked``), and when its timer fires. The timer is armed for the time at which the oldest entry, or node,
 becomes too old. If each append caused a check, appends to 5000 streams would take 1.38 times the CPU time.
 Rule 2: one check evicts at most NODES nodes. Dropping a node takes 1 to 2 microseconds.
-Rule 3: a policy that groups hold up is checked again after HELD_MS, since acknowledgements do not cause a check.
-Appends then cause one only if they can exceed LIMIT.
+Rule 3: if GROUPS retains entries beyond the limits, the policy is checked again after HELD_MS, because acknowledgements
+do not cause a check. Appends then cause one only if they can exceed LIMIT.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@
     logwriter  collects the log of a server, and writes it as such files
     logstate  the file that says where a log ends
     continuous  the process that follows a server
-    recurring  takes further base backups meanwhile
+    recurring  takes further base backups while the process follows the server
     resume    where that process continues after a restart
-    ranges    the ranges that a target can be restored to
+    ranges    the ranges that can be restored from a target
     until     finds the point to restore
     chunkreads  reads and verifies files
     datadirectory  lets tidelog-server verify a data directory

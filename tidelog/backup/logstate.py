@@ -3,7 +3,7 @@
     logs/<log>/state.json    {"offset": 4711, "ms": 1795248000123, "last": "<name of the last chunk>"}
 
 The process of a continuous backup replaces it once a minute and at its end. While nothing is logged, it extends the
-range of times to which a backup can be restored, and it shows that the last chunk is missing.
+range of times that can be restored. It also shows whether the last chunk is missing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The ranges that a target can be restored to: its base backups, and the logs after them.
+"""The ranges that can be restored from a target: its base backups, and the logs after them.
 
-Rule 1: a base backup can be followed by a log if the log has its replication ID at its log offset: an ID and an offset
-        identify one sequence of bytes. The base backup with which a log began has the log's name.
+Rule 1: a log can follow a base backup if it has the replication ID of the base backup at its log offset: an ID and an
+        offset identify one sequence of bytes. The base backup with which a log began has the log's name.
 Rule 2: a range has no gaps. If a chunk is missing, a range ends before it, and another one begins at the next base
         backup after it, if there is one.
 Rule 3: only file names and manifests are read.

@@ -1,8 +1,8 @@
 """Removes old backups, and the parts of logs that only they need (``--keep``).
 
 Rule 1: files are removed only under the lock, and only if all remaining manifests are readable.
-Rule 2: of a log, the chunks that end before the oldest remaining base backup of the log are removed. A log that no
-        remaining base backup can be followed by is removed if it began before the oldest of these.
+Rule 2: of a log, the chunks that end before the oldest remaining base backup of the log are removed. A log that
+        follows no remaining base backup is removed if it began before the oldest of them.
 """
 
 from __future__ import annotations

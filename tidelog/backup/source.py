@@ -7,8 +7,7 @@
     REPLCONF ACK <offset>                          the log up to there is stored; only if the backup follows the log
 
 Rule 1: the thread buffers at most QUEUED bytes of frames and one incomplete frame. If the frames are not taken, it
-        stops
-        reading, and the server retains its log for this connection.
+        stops reading, and the server retains its log for this connection.
 Rule 2: the PINGs stop when nothing was taken for STALLED seconds. The server then closes the connection after its
         repl-timeout, and does not retain the log any longer.
 """

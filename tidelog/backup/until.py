@@ -3,7 +3,7 @@
 Rule 1: a restore ends after a whole commit group, which has the writes of one tick of the server. A transaction is
         therefore restored completely or not at all.
 Rule 2: nothing is guessed. A point that no range contains is an error that names the ranges. If the clock of the server
-        was set back and has shown a time twice, the error names the log offsets between which the user must choose.
+        was set back, so that a time occurred twice, the error names the log offsets between which the user must choose.
 """
 
 from __future__ import annotations

@@ -78,10 +78,10 @@ def backup(
     from the server. If the command fails, the exit code is not 0, and no backup is added. The next backup reuses the
     files that were written. Configuration and ACL files are not part of a backup.
 
-    With --continuous, the process also copies the log, so that "tidelog restore --until" can restore any point. It
-    reconnects when the server restarts, and retries while TARGET is unavailable. After a restart of the process, it
-    continues where the log at TARGET ends. It prints a line only when something changes. SIGTERM ends it after it
-    has written the rest of the log.
+    With --continuous, the process also copies the log, so that "tidelog restore --until" can restore any point in time
+    since the base backup. It reconnects when the server restarts, and retries while TARGET is unavailable. After a
+    restart of the process, it continues where the log at TARGET ends. It prints a line only when something changes.
+    SIGTERM ends it after it has written the rest of the log.
     """
     if continuous:
         hours = DEFAULT_BASE_EVERY if base_every is None else base_every

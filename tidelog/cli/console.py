@@ -13,18 +13,18 @@ from tidelog.transport.access import Access
 
 @click.command("console")
 @url_option
-@click.option("--listen", metavar="HOST:PORT", default=DEFAULT_LISTEN, show_default=True, help="Its address.")
+@click.option("--listen", metavar="HOST:PORT", default=DEFAULT_LISTEN, show_default=True, help="Address to listen on.")
 @click.option("--tls-cert", type=click.Path(), help="Certificate of the console, PEM; the address is then https://.")
 @click.option("--tls-key", type=click.Path(), help="Key of the certificate, PEM. Default: in the file of --tls-cert.")
 @click.option("--without-tls", is_flag=True, help="Let other machines connect without TLS.")
-@click.option("--audit-log", type=click.Path(), help="File for a line about each change. Default: the log.")
+@click.option("--audit-log", type=click.Path(), help="File of the audit log. Default: the log.")
 @click.option("--no-history", is_flag=True, help="Do not record the numbers of the plots on the server.")
 @logging_options("info")
 def console(
     url: str, listen: str, tls_cert: str | None, tls_key: str | None, without_tls: bool, audit_log: str | None,
     no_history: bool, log_level: str, log_json: bool,
 ) -> None:  # fmt: skip
-    """Serve a web application that shows a server.
+    """Serve a web application that shows and operates a server.
 
     \b
       tidelog console                             open http://127.0.0.1:9899
@@ -34,8 +34,8 @@ def console(
     Users log in with an ACL user of the server. They see and change only what the ACL permits. The console writes a
     line about each login and each change to the audit log.
 
-    The console records the numbers of the plots in the stream tidelog:console:history on the server, while a user is
-    logged in who may append to it. The stream contains at most 24 hours.
+    The console records the numbers of the plots in the stream tidelog:console:history on the server, while a user who
+    may append to it is logged in. The stream covers about 24 hours.
     """
     try:
         from tidelog.console.application import ConsoleOptions

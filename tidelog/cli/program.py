@@ -68,7 +68,7 @@ def main() -> None:
       tidelog jobs add shop.jobs:count        add an exactly-once job on Spark
       tidelog flow run flows.yaml             run the flows of a file
       tidelog group status                    show the members of a server group
-      tidelog console                         serve a web application that shows a server
+      tidelog console                         serve a web application for a server
       tidelog backup /mnt/backups             back up all data of a server
       tidelog backups /mnt/backups            list the backups
       tidelog verify /mnt/backups             verify the newest backup

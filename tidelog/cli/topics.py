@@ -67,7 +67,7 @@ def show(name: str, url: str) -> None:
         _describe_policies(name, facts, states)
         delayed = admin.waiting(client, name)
         if delayed:
-            print_pairs({"waiting": counted(delayed, "delayed record")})
+            print_pairs({"delayed": counted(delayed, "delayed record")})
         echo()
         table(
             ["stream", "entries", "first", "last", "groups", "unfinished", "slowest group"],
@@ -121,10 +121,9 @@ def alter(
       tidelog topics alter orders --field 'ref=int|str'
 
     The server applies the retention at once, and evicts entries that exceed it. With overflow "protect", it retains the
-    entries that a group of their partition has not finished, and all entries of a partition without groups. Programs
-    that declare another retention are refused within seconds.
+    entries that a group of their partition has not finished, and all entries of a partition without groups.
 
-    Programs that declare another type are refused within seconds. Stop them first.
+    Programs that declare another retention or type are refused within seconds. Stop them before you change a type.
 
     A field can change to a type that can represent the stored values: int to float or decimal; with the codec plain,
     all types except bytes to str, and all types to bytes; with the other codecs, all types to a union that contains the

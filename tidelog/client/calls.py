@@ -163,8 +163,8 @@ def tdelay(
     if (ms is None) == (at is None):
         raise TypeError("give one of ms and at")
     flat = _flat(fields)
-    if token is None and flat[0] in _OPTION_WORDS:
-        token = f"{time.time_ns() // 1_000_000}.{randbits(63)}"  # otherwise, the server takes this field for the option
+    if token is None and flat[0] in _OPTION_WORDS:  # without a token, the server would parse this field as the option
+        token = f"{time.time_ns() // 1_000_000}.{randbits(63)}"
     chosen: tuple[Value, ...] = () if token is None else ("ID", token)
     when: tuple[Value, ...] = ("AT", id_text(at)) if at is not None else ("IN", ms or 0)
     return Call(("TDELAY", key, *when, *chosen, *flat), _text)

@@ -1,6 +1,6 @@
 """``UserConnection``: the RESP connection of one logged-in user.
 
-Rule 1: it logs in as the user with each new connection. The password is held only here, until ``close``.
+Rule 1: it logs in as the user on each new connection. The password is stored only here, until ``close``.
 Rule 2: a lost connection is reopened with the next request, at most once for each request. Only calls that read are
         repeated; a call that writes may have been executed.
 Rule 3: a call that is repeated periodically uses ``poll``. If the ACL denies it, it is not sent again for DENIED,

@@ -50,12 +50,12 @@ class PendingMessageRow:
 
 @dataclass(frozen=True)
 class GroupResetPreview:
-    """What moving a group to a position means."""
+    """The effect of moving a group to a position."""
 
     after: StreamId  # the new position
     read_again: int
     skipped: int
-    at_least: bool  # there are more than the two numbers say
+    at_least: bool  # the two numbers are minimums
     sample: list[Entry]  # the first entries that are read again
 
 
@@ -120,7 +120,7 @@ class StreamGroups:
         return (await self._reader.info(key)).last if start.after is None else start.after
 
     async def preview(self, key: bytes, group: GroupSummary, after: StreamId) -> GroupResetPreview:
-        """Return what moving a group to a position means."""
+        """Return the effect of moving a group to a position."""
         back = after < group.position
         low, high = (after, group.position) if back else (group.position, after)
         sample: list[Entry] = []

@@ -1,10 +1,10 @@
 """The samples of the plots: a bounded stream on the server.
 
 A sample is an entry of the stream KEY with one field for each number of NUMBERS that the server has, and ``run``, the
-start of the server's run ID. Counters are stored as they are. The rate between two samples is therefore exact, also if
+start of the server's run ID. Counters are stored as they are. The rate between two samples is therefore exact, even if
 other samples lie between them.
 
-Rule 1: the stream has at most SAMPLES entries, a day at INTERVAL.
+Rule 1: the stream has about SAMPLES entries, a day at INTERVAL.
 Rule 2: the cost of reading does not depend on the time that is displayed: one XRANGE ... COUNT 1 per point.
 Rule 3: several consoles can record. A sample is appended only if the newest one is older than most of INTERVAL.
 """

@@ -31,7 +31,7 @@ async def stream(
 ) -> web.StreamResponse:
     """Send events until the browser goes away, the session ends, or there are no more.
 
-    The event ``problem`` has the reason for which the server can't be shown, and ``ended`` means that the session has
+    The event ``problem`` has the reason why the server can't be shown, and ``ended`` means that the session has
     ended: the page then opens the login.
     """
     if session.streams >= STREAMS:

@@ -1,7 +1,7 @@
 """``HistoryRecorder``: appends a sample at each interval, as a logged-in user who may do so.
 
-Rule 1: without a logged-in user nothing is recorded: the console has no rights of its own.
-Rule 2: a user without the permission is asked again after RECHECK, since permissions can change.
+Rule 1: without a logged-in user, nothing is recorded, because the console has no rights of its own.
+Rule 2: the permission of a user who lacked it is checked again after RECHECK, because permissions can change.
 """
 
 from __future__ import annotations

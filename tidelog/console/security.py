@@ -78,7 +78,7 @@ async def _checked(
     request: web.Request, handler: Handler, sessions: ConsoleSessions, local: bool
 ) -> web.StreamResponse:
     if local and not is_loopback(_host_name(request.headers.get("Host", ""))):
-        raise PageError(403, "The console listens on this machine only, and its address must be one of localhost.")
+        raise PageError(403, "The console accepts only local names of its machine, such as localhost, in the address.")
     session = sessions.find(request.cookies.get(COOKIE, ""))
     if session is not None:
         request[SESSION] = session

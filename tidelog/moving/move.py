@@ -186,7 +186,7 @@ class _Move:
             try:
                 without += not self._streams.retain(moved)
             except CommandRefusedError as error:
-                self._outcome.notes.append(f"retention policies are not at the target: {error}")
+                self._outcome.notes.append(f"the retention policies were not copied: {error}")
                 return
         if without:
             self._outcome.notes.append(
@@ -218,12 +218,12 @@ class _Move:
             try:
                 if delayed := sum(self._source.ask("TDELAY", key, "COUNT") for key in self._moved):
                     notes.append(
-                        f"not copied: {counted(delayed, 'delayed entry')} of the source. Keep the source until they"
-                        " have joined their streams and copy again, or list them with TDELAY LIST and add them at the"
+                        f"not copied: {counted(delayed, 'delayed entry')} of the source. Keep the source, and copy"
+                        " again after they have joined their streams, or list them with TDELAY LIST and add them at the"
                         " target"
                     )
             except CommandRefusedError as error:
-                notes.append(f"whether the source has delayed entries is not known: {error}")
+                notes.append(f"the number of delayed entries of the source is unknown: {error}")
 
     def _with_ttl(self) -> int:
         count = 0

@@ -9,7 +9,7 @@ groups                   as described in that step
 TCFG RETAIN              after the comparison
 
 Rule 1: the target does not evict on its own until the copy is complete: a retention policy would evict entries that the
-        source has, as the clocks and the positions of the groups differ.
+        source has, because the clocks and the positions of the groups differ.
 """
 
 from __future__ import annotations

@@ -238,7 +238,7 @@ def _topic_of(given: OptionValues) -> TopicOptions | None:
     for option in ("maxlen", "maxage"):
         if option in given:
             raise OptionError(
-                f"{option} is given for a topic, whose retention stands on the server: tidelog topics alter {name}"
+                f"{option} is given for a topic, whose retention is set on the server: tidelog topics alter {name}"
             )
     partitions = given.number("partitions", 1)
     try:

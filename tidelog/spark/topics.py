@@ -2,8 +2,8 @@
 
 Rule 1: the settings are read when Spark creates the writer of a batch, and again before the batch is published. Rows
         were assigned to partitions in between. If the topic has changed, nothing is published.
-Rule 2: after a batch, the sink does what Topic does after a send: with ``drop``, the partitions are evicted.
-        ``hard_limit`` is checked before a batch is published, so one batch can exceed it.
+Rule 2: the sink evicts nothing from a topic, because the server enforces the retention. ``hard_limit`` is checked
+        before a batch is published, so one batch can exceed it.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ def test_retention_policies(target: Peer, tide: Tide) -> None:
         report = moved(tide.url, other.url.replace("redis://", "redis://in:secret@"), "--replace")
         assert report["verdict"] == "same"
         (note,) = report["notes"]
-        assert note.startswith("retention policies are not at the target: ")
+        assert note.startswith("the retention policies were not copied: ")
         assert "NOPERM" in note
     output = tidelog("export", target.url, "--url", tide.url).output
     assert "1 stream of the source had a retention policy, which Redis" in output

@@ -236,7 +236,7 @@ def test_keys_of_a_function_are_in_a_column(
         ([(None, "a")], "id long, item string", {}, "a row's id is null, and its partition depends on that"),
         ([(1, ["a"])], "id long, item array<string>", {}, "column item has a type that topic 'orders' with the codec"),
         ([(1, "a")], "id long, item string", {"key": "a"}, "key and topic contradict each other"),
-        ([(1, "a")], "id long, item string", {"maxlen": "5"}, "maxlen is given for a topic, whose retention stands on"),
+        ([(1, "a")], "id long, item string", {"maxlen": "5"}, "maxlen is given for a topic, whose retention is set on"),
         ([(1, "a")], "id long, item string", {"topic": "a b"}, "a name has 1 to 200 characters, no spaces"),
         ([(1, "a")], "id long, item string", {"partitions": "100001"}, "partitions must be a whole number from 1"),
         ([(1.5,)], "x double", {"topic": "x", "partitions": "2", "partitionBy": "x"}, "column x is float, and"),

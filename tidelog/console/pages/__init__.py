@@ -1,10 +1,10 @@
 """The pages of the console. Each module has the handlers of one page, and ``routes`` that the application adds.
 
-    site      what the pages share: sessions, templates, the audit log
-    login     login and logout
-    streamlist  finds streams
-    stream    one stream: browse, follow, append
-    group     the groups of a stream: lag, pending messages, reset, ack, nack, claim
+    site         what the pages share: sessions, templates, the audit log
+    login        login and logout
+    streamlist   finds streams
+    stream       one stream: browse, follow, append
+    group        the groups of a stream: lag, pending messages, reset, ack, nack, claim
     deadletters  dead letters: filter, read, replay
-    overview  the server: its state, replicas or group, WAL, checkpoints, slow log, clients, and plots over time
+    overview     the server: its state, replicas or group, WAL, checkpoints, slow log, clients, and plots over time
 """

@@ -81,7 +81,7 @@ class GroupPages:
         after, before = id_in(str(given.get("after", ""))), id_in(str(given.get("before", "")))
         group = await groups.one(key, name)
         if group.position != before and "moving" not in given:
-            raise PageError(409, "The group has read on since the preview. Show the preview again.")
+            raise PageError(409, "The position of the group has changed since the preview. Show the preview again.")
         detail = {"before": str(group.position), "after": str(after)}
         problem = await self._change(request, "reset", groups.reset_call(key, name, after), detail)
         return self._site.part("group_done.html", problem=problem, done=f"The group is at {reader.id_text(after)} now.")

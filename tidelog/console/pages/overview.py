@@ -1,4 +1,4 @@
-"""The overview: what the server, its replicas or its group do, with plots over time."""
+"""The overview: the state of the server and of its replicas or its group, with plots over time."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
     prepare   topics checked -> origin -> last markers -> group on the inputs
     step      new entries? room? -> a plan for each partition -> tasks -> publish under the job's fence
-              -> evict from outputs, move the group
+              -> evict from the log of a stateless job, move its group
 
 Rule 1: The server decides what an epoch is. The first publication of epoch N under the fence counts; it carries its run
         as the check value. A repetition that is skipped was published by this driver. Any other reply means that

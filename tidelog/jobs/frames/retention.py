@@ -1,8 +1,8 @@
 """The consumer group with which a frame job protects unread entries of its inputs from eviction.
 
-A frame job reads without a group: its position is in Spark's checkpoint. With ``overflow="protect"``, a topic evicts
-only entries that all of its groups have finished. The job therefore has a group, ``keys.group(job)``, from which nobody
-reads, and moves it to the position that its checkpoint has committed.
+A frame job reads without a group: its position is in Spark's checkpoint. With ``overflow="protect"``, the server evicts
+only entries that all groups of a partition have finished. The job therefore has a group, ``keys.group(job)``, from
+which nobody reads, and moves it to the position that its checkpoint has committed.
 
 Rule 1: The group exists before the query starts, and is never ahead of the batches that Spark has committed.
 Rule 2: It is moved at most every EVERY seconds, and when the query stops. If it lags, more entries are retained.

@@ -4,7 +4,7 @@ Rule 1: with ``start="latest"``, the groups of all partitions are created in one
         at the current ends. A partition without a group, where another partition has one, was therefore added later,
         and all its entries are new.
 Rule 2: a topic that protects entries evicts what all existing groups have finished. Each worker therefore creates the
-        groups of all processors of its app, also those that run elsewhere or later, before it reads anything.
+        groups of all processors of its app, including those that run elsewhere or later, before it reads anything.
 """
 
 from __future__ import annotations

@@ -118,8 +118,8 @@ class AppTest:
     async def idle(self, timeout: float = IDLE, paused: bool = False) -> None:  # noqa: ASYNC109 - its error says more
         """Wait until all records have been processed and acknowledged, except for events of parked keys.
 
-        Delayed records (``delay``, ``at``) don't count until they are sent. ``paused``: ignore paused partitions;
-        otherwise they are an error, since they would not become idle.
+        Delayed records (``delay``, ``at``) don't count until they join their partition. ``paused``: ignore paused
+        partitions; otherwise they are an error, since they would not become idle.
 
         Raises NotIdleError after ``timeout`` seconds, or the error of a worker that has failed.
         """
