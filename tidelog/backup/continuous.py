@@ -95,8 +95,10 @@ class ContinuousBackup:
                     if not self._connected:
                         raise
                     self._wait(error)
-            self._recurring.finish()
-            self._end()
+            try:
+                self._end()
+            finally:
+                self._recurring.finish()
 
     def _wait(self, error: Exception) -> None:
         delay = self._delays.next()
@@ -143,6 +145,7 @@ class ContinuousBackup:
         if self._writer is not None:
             self._store(self._writer)
             self._writer = None
+        self._recurring.cancel()  # the new base backup would use files that it is about to remove
         self._lock.check()
         base, new_bytes = take_base(source, self._url, began, self._place, self._lock, self._reporting)
         self._say(f"base backup {base.name}: {size(base.size)}, of which {size(new_bytes)} are new, verified")
@@ -152,7 +155,7 @@ class ContinuousBackup:
         self._recurring.taken(ranges.ms_of(base.began))
         if self._options.keep:
             try:
-                prune(self._place, self._options.keep, self._lock)
+                prune(self._place, self._options.keep, self._lock, source.working)
             except LockLostError:
                 raise
             except BackupError as error:

@@ -4,7 +4,9 @@ A restore replays the log after a base backup, and ``--keep`` removes the log be
 base backup now and then.
 
 Rule 1: a thread takes it on a connection of its own, so that the log is not delayed.
-Rule 2: a failure is reported, and the next attempt follows after RETRY seconds. The log does not depend on it.
+Rule 2: only one base backup is taken at a time. ``--keep`` would remove the files of another one, which no manifest
+        names yet.
+Rule 3: a failure is reported, and the next attempt follows after RETRY seconds. The log does not depend on it.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ class RecurringBase:
         self._keep = keep
         self._say = say
         self._stop = stop
+        self._cancelled = threading.Event()
         self._due = 0.0  # Unix seconds
         self._thread: threading.Thread | None = None
 
@@ -66,9 +69,15 @@ class RecurringBase:
         self._thread.start()
 
     def finish(self) -> None:
-        """Wait until the thread has stopped. ``stop`` is set."""
+        """Wait until the thread has ended."""
         if self._thread is not None:
             self._thread.join()
+
+    def cancel(self) -> None:
+        """Let the thread take no base backup, and wait until it has ended."""
+        self._cancelled.set()
+        self.finish()
+        self._cancelled.clear()
 
     def _run(self, lock: TargetLock) -> None:
         try:
@@ -89,5 +98,5 @@ class RecurringBase:
             prune(place, self._keep, lock)
 
     def _report(self, *_: object) -> None:
-        if self._stop.is_set():
+        if self._stop.is_set() or self._cancelled.is_set():
             raise BackupStoppedError

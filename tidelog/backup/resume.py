@@ -38,7 +38,7 @@ def resume_point(place: BackupTarget) -> ResumePoint | None:
     logs, names = ranges.logs(place), backups(place)
     if not names:
         return None
-    if logs and logs[-1].name in names:
+    if logs and (logs[-1].name in names or _is_used(place, logs[-1])):
         found = _end_of(place, logs[-1])
         if found is not None:
             return found
@@ -48,6 +48,11 @@ def resume_point(place: BackupTarget) -> ResumePoint | None:
             known = ranges.ms_of(base.began), base.log_offset
             return ResumePoint(base.name, LogPosition(base.replid, base.log_offset), known)
     return None
+
+
+def _is_used(place: BackupTarget, log: ranges.StoredLog) -> bool:
+    """Return whether a base backup can be followed by the end of a log. The one that it began with may be removed."""
+    return any(each.chunks[-1:] == log.chunks[-1:] for each in ranges.ranges(place))
 
 
 def _end_of(place: BackupTarget, log: ranges.StoredLog) -> ResumePoint | None:

@@ -3,9 +3,13 @@
 Rule 1: files are removed only under the lock, and only if all remaining manifests are readable.
 Rule 2: of a log, the chunks that end before the oldest remaining base backup of the log are removed. A log that
         follows no remaining base backup is removed if it began before the oldest of them.
+Rule 3: only chunks that were listed before it was determined what is needed are removed. A continuous backup may write
+        further ones in the meantime.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from tidelog.backup import ranges
 from tidelog.backup.lock import TargetLock
@@ -14,8 +18,11 @@ from tidelog.backup.manifest import ENDING, backups, chunk_file, load
 from tidelog.backup.targets import BackupError, BackupTarget
 
 
-def prune(place: BackupTarget, keep: int, lock: TargetLock) -> int:
-    """Remove all but the newest ``keep`` backups and all unused files, and return the number of backups removed."""
+def prune(place: BackupTarget, keep: int, lock: TargetLock, working: Callable[[], None] | None = None) -> int:
+    """Remove all but the newest ``keep`` backups and all unused files, and return the number of backups removed.
+
+    ``working``: called often. No other base backup may be taken in the meantime.
+    """
     names = backups(place)
     gone, left = names[:-keep], names[-keep:]
     try:
@@ -26,6 +33,8 @@ def prune(place: BackupTarget, keep: int, lock: TargetLock) -> int:
         place.remove(name + ENDING)
     place.settle()  # a manifest without its chunks must not reappear
     for file in place.names("chunks").keys() - needed:
+        if working is not None:
+            working()
         lock.renew()
         place.remove(file)
     _prune_logs(place, left[0], lock)
@@ -34,11 +43,12 @@ def prune(place: BackupTarget, keep: int, lock: TargetLock) -> int:
 
 def _prune_logs(place: BackupTarget, oldest: str, lock: TargetLock) -> None:
     """Remove the log before the remaining backups, of which ``oldest`` is the first."""
+    listed = ranges.logs(place)
     first: dict[str, int] = {}  # log -> log offset of the first base backup that it follows
     for each in ranges.ranges(place):
         for log_name in {chunk.log for chunk in each.chunks}:
             first[log_name] = min(each.begin, first.get(log_name, each.begin))
-    for log in ranges.logs(place):
+    for log in listed:
         unused = log.name not in first and log.name < oldest
         for chunk in log.chunks:
             lock.renew()

@@ -8,8 +8,9 @@
 
 Rule 1: the thread buffers at most QUEUED bytes of frames and one incomplete frame. If the frames are not taken, it
         stops reading, and the server retains its log for this connection.
-Rule 2: the PINGs stop when nothing was taken for STALLED seconds. The server then closes the connection after its
-        repl-timeout, and does not retain the log any longer.
+Rule 2: the PINGs stop when nothing was taken for STALLED seconds, and a backup that follows the log did not call
+        ``working``. The server then closes the connection after its repl-timeout, and does not retain the log any
+        longer.
 """
 
 from __future__ import annotations
@@ -80,6 +81,7 @@ class BackupSource:
 
     def __init__(self, url: str, follow: bool = False, after: LogPosition | None = None) -> None:
         self._put_back: LogPart | None = None
+        self._follow = follow
         self._client = Client(url, client_name=NAME, socket_connect_timeout=10, socket_timeout=SILENT)
         try:
             pool: Any = self._client.redis.connection_pool
@@ -137,6 +139,11 @@ class BackupSource:
         """Report that the log up to this offset is stored. Raises BackupError if the connection is lost."""
         self._frames.send(b"REPLCONF ACK %d\r\n" % offset)
 
+    def working(self) -> None:
+        """Note that the caller makes progress without taking frames. The server then retains its log (Rule 2)."""
+        if self._follow:
+            self._frames.working()
+
     def close(self) -> None:
         if hasattr(self, "_frames"):
             self._frames.close()
@@ -184,6 +191,11 @@ class Frames:
         self._thread = threading.Thread(target=self._run, name="tidelog-backup", daemon=True)
         self._thread.start()
         return begun
+
+    def working(self) -> None:
+        """Note that the caller makes progress with the last frame."""
+        with self._news:
+            self._busy_since = time.monotonic()
 
     def send(self, request: bytes) -> None:
         """Send a request without a reply. Raises BackupError if the connection is lost."""

@@ -57,9 +57,13 @@ def take_base(
 
     ``began``: the time before the source was opened. Raises BackupError; there is no new backup then.
     """
+    def reporting(what: str, done: int, total: int) -> None:
+        source.working()
+        report(what, done, total)
+
     shelf = _Shelf(place, lock)
     copied = _copy(source, shelf, report)
-    shelf.read_back(report)
+    shelf.read_back(reporting)  # can take longer than a server waits for a sign of life
     manifest = BackupManifest(
         name=f"{_compact(began)}-{copied.log_offset}",
         began=_precise(began),

@@ -128,3 +128,17 @@ def test_silence(leader: Leader, monkeypatch: pytest.MonkeyPatch) -> None:
     leader.begins()
     with pytest.raises(BackupError, match="nothing was heard of the server"):
         leader.frames.take()
+
+
+def test_signs_of_life_while_the_caller_makes_progress(leader: Leader, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading back a large base backup takes longer than STALLED. The log after it must be retained meanwhile."""
+    monkeypatch.setattr(source, "STALLED", 0.1)
+    leader.begins(ANSWER + BackupFrame(PIECE, 4711, b"").encoded())
+    leader.frames.take()
+    end = time.monotonic() + 0.5
+    while time.monotonic() < end:
+        leader.frames.working()
+        time.sleep(0.01)
+    before = leader.pings
+    leader.frames.working()
+    wait_until(lambda: leader.pings > before, "it goes on")

@@ -1,0 +1,96 @@
+"""Further base backups of a continuous backup, and base backups that must not be taken at the same time. No servers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.tidelog.backup.test_until import ID
+from tidelog.backup import continuous, recurring, take
+from tidelog.backup.continuous import ContinuousBackup, ContinuousOptions
+from tidelog.backup.frames import COPY, DONE, ONE, TWO, BackupFrame, LogPart
+from tidelog.backup.lock import TargetLock
+from tidelog.backup.targets import BackupError, LocalTarget
+
+
+class Source:
+    """A server without keys and with 10 bytes of log."""
+
+    def __init__(self, *_: object) -> None:
+        self.facts = SimpleNamespace(log_offset=10, version="1", role="leader", keys=0, entries=0)
+        self.replid, self.store_offset = ID, 0
+        self.worked = 0
+        self._frames = [BackupFrame(COPY, 0, TWO.pack(0, 0)), BackupFrame(DONE, 0, ONE.pack(0))]
+
+    def take(self) -> BackupFrame:
+        return self._frames.pop(0)
+
+    def take_log(self, offset: int) -> LogPart:
+        return LogPart(offset, [b"x" * 10], 0)
+
+    def working(self) -> None:
+        self.worked += 1
+
+    def close(self) -> None: ...
+
+
+def test_the_server_hears_of_the_backup_while_files_are_read_back(tmp_path: Path) -> None:
+    place, source = LocalTarget(tmp_path / "target"), Source()
+    with TargetLock(place) as lock:
+        given: Any = source
+        made, _ = take.take_base(given, "redis://db1", datetime.now(UTC), place, lock, lambda *_: None)
+    assert (made.log_offset, len(made.log)) == (10, 1)
+    assert source.worked
+
+
+@contextmanager
+def taking(monkeypatch: pytest.MonkeyPatch, backup: ContinuousBackup, place: LocalTarget) -> Iterator[threading.Thread]:
+    """A thread of the backup that takes a base backup until it is cancelled."""
+    begun = threading.Event()
+
+    def take_base(*given: Any) -> None:
+        begun.set()
+        while True:
+            given[-1]("copying", 0, 1)
+            time.sleep(0.001)
+
+    monkeypatch.setattr(recurring, "BackupSource", Source)
+    monkeypatch.setattr(recurring, "take_base", take_base)
+    with TargetLock(place) as lock:
+        backup._lock = lock
+        backup._recurring.taken(0)
+        backup._recurring.check(lock)
+        assert begun.wait(10)
+        thread = backup._recurring._thread
+        assert thread is not None
+        try:
+            yield thread
+        finally:
+            backup._stop.set()
+            thread.join()
+
+
+def test_one_base_backup_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """--keep would remove files of the other one, which no manifest names yet."""
+    said: list[str] = []
+    backup = ContinuousBackup(
+        "redis://db1", str(tmp_path), ContinuousOptions(1, 1, 1), said.append, lambda *_: None, threading.Event()
+    )
+    with taking(monkeypatch, backup, LocalTarget(tmp_path)) as thread:
+
+        def take_base(*_: object) -> None:
+            raise BackupError(f"the other one runs: {thread.is_alive()}")
+
+        monkeypatch.setattr(continuous, "take_base", take_base)
+        source: Any = Source()
+        with pytest.raises(BackupError, match="runs: False"):
+            backup._base(source, datetime.now(UTC))
+    assert said == []
