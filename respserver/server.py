@@ -355,7 +355,7 @@ class RespServer:
         more = True
         while more and not self.gates.loading and self.ticks.writable and not (self.data.follower or self.data.frozen):
             began = time.perf_counter()
-            more = expiry.run(self.data.ks, now) >= expiry.AT_ONCE
+            more = expiry.run(self.data.ks, now, self.data.note_damage) >= expiry.AT_ONCE
             if more and not self._by_hand:
                 pause = time.perf_counter() - began
                 self._expirer = self._loop.call_later(pause, self._guarded, self._expire_more)

@@ -6,12 +6,16 @@ Rule 1: a timer only determines when its subject is inspected. The subject's own
 Rule 2: keys, entries, and the IDs of producers expire in wall-clock time, everything else in served time (Rule 6 of
 ``keyspace``).
 Rule 3: one call does a bounded amount of work, so that a million keys that expire together do not block the server.
+Rule 4: a subject that needs a damaged node is inspected again after RETRY_MS. By then, the node may be repaired, or not
+be needed any more.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
+from resp.errors import DamagedNodeError
 from storage.keyspace import groupmutators, retaining, stagemutators
 from storage.keyspace.deadletters import drop_overdue
 from storage.keyspace.keyspace import Keyspace
@@ -19,12 +23,13 @@ from storage.model import timers
 from storage.streams.stream import Stream
 
 AT_ONCE: Final = 1000  # timers per call, which takes a few milliseconds
+RETRY_MS: Final = 1000
 
 
-def run(ks: Keyspace, now: int) -> int:
+def run(ks: Keyspace, now: int, damaged: Callable[[DamagedNodeError], object] | None = None) -> int:
     """Expire everything that is due at ``now`` (ms since epoch). Return the work done, in timers and messages.
 
-    If the result is at least AT_ONCE, there may be more.
+    If the result is at least AT_ONCE, there may be more. ``damaged``: called for each damaged node that was met.
     """
     seen, served = 0, ks.served(now)
     while seen < AT_ONCE:
@@ -32,9 +37,22 @@ def run(ks: Keyspace, now: int) -> int:
         if item is None:
             break
         seen += 1
-        seen += _expire(ks, item, now, served)
+        try:
+            seen += _expire(ks, item, now, served)
+        except DamagedNodeError as error:
+            kind, key, name = item
+            ks.timers.arm(kind, key, name, (now if kind == timers.RETENTION else served) + RETRY_MS)
+            if damaged is not None:
+                damaged(error)
     while seen < AT_ONCE and ks.unchecked:
-        seen += 1 + _retain(ks, next(iter(ks.unchecked)), now)
+        key = next(iter(ks.unchecked))
+        seen += 1
+        try:
+            seen += _retain(ks, key, now)
+        except DamagedNodeError as error:
+            ks.timers.arm(timers.RETENTION, key, b"", now + RETRY_MS)
+            if damaged is not None:
+                damaged(error)
     return seen
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.persistence.lmdbdamage import LmdbFile
+from tests.waiting import eventually
 from tests.wire.rawclient import Raw
 from tidelog.testing import Server, running_server
 
@@ -68,3 +69,19 @@ def test_where_the_reply_has_begun_the_connection_ends(damaged: Server, words: t
     lines = log_of(damaged)
     assert len(lines) == 1, damaged.output
     assert "closed: its reply met damaged data: the store is damaged at stream" in lines[0]
+
+
+@pytest.mark.parametrize("damaged", [[1]], indirect=True)
+def test_retention_continues_when_it_no_longer_needs_the_node(damaged: Server) -> None:
+    with Raw(damaged.port) as raw:
+        assert raw("TCFG", "s", "RETAIN", "COUNT", COUNT - 15, "EXACT") == 15  # the last one is in the damaged node
+        raw("TCFG", "other", "RETAIN", "COUNT", 1, "EXACT")
+        raw("TAPPEND", "other", "f", "w")
+        eventually(lambda: raw("TLEN", "other") == 1)  # it is checked later
+        assert raw("TLEN", "s") == COUNT
+        for number in range(10):
+            raw("TAPPEND", "s", "n", number)
+        eventually(lambda: raw("TLEN", "s") == COUNT - 15)
+    lines = log_of(damaged)
+    assert len(lines) == 1, damaged.output
+    assert "is damaged at node 10" in lines[0]
