@@ -420,10 +420,11 @@ _REPLICATION = (
     Directive("repl-disable-tcp-nodelay", "yesno", "no",
               "Let the system combine small packets to replicas: less traffic, more delay."),
     Directive("repl-backlog-size", "memory", "256mb",
-              "Size of the journal that a leader retains on disk for replicas that are not connected. A replica that "
-              "lacks more than that needs a full copy.", low=1),
+              "Size of the journal that a leader retains on disk for replicas and continuous backups that are not "
+              "connected. One that lacks more than that needs a full copy.", low=1),
     Directive("repl-backlog-ttl", "integer", "3600",
-              "Seconds after the last replica has disconnected until this part of the journal is deleted; 0: never."),
+              "Seconds after the last replica or continuous backup has disconnected until this part of the journal is "
+              "deleted; 0: never."),
     Directive("replica-priority", "integer", "100",
               "Sentinel prefers the replica with the lowest number as the new leader; 0: never choose this "
               "one.", high=MAX_INT),
