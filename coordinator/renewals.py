@@ -30,7 +30,7 @@ class Renewals:
         self.interval: Final = self._duration / RENEWALS  # seconds between two renewals
         self.valid_until = granted + self._duration * (1 - MARGIN)
         self.lost = False
-        self.stopped = False  # the holder needs the lease no more; set in any thread
+        self.stopped = False  # the holder no longer needs the lease; set in any thread
         self._next = granted + self.interval
         self._sent = granted  # when the renewal in flight was sent
         self._counter: int | None = None  # the counter at the last renewal; None: none was sent yet

@@ -71,7 +71,7 @@ def backup(
       tidelog backups /mnt/backups/tide          list the backups
       tidelog verify /mnt/backups/tide           read all files of the newest one
       tidelog restore /mnt/backups/tide ./data   create a data directory from it
-      tidelog backup /mnt/backups/tide --continuous
+      tidelog backup /mnt/backups/tide --continuous   and then copy the log
 
     The server can be a leader or a replica, and continues to serve clients. The backup is consistent: it contains all
     writes that were acknowledged before the command started, and no partial transaction. Each backup reads all data
@@ -81,7 +81,7 @@ def backup(
     With --continuous, the process also copies the log, so that "tidelog restore --until" can restore any point in time
     since the base backup. It reconnects when the server restarts, and retries while TARGET is unavailable. After a
     restart of the process, it continues where the log at TARGET ends. It prints a line only when something changes.
-    SIGTERM ends it after it has written the rest of the log.
+    After SIGTERM, it writes the rest of the log and ends.
     """
     if continuous:
         hours = DEFAULT_BASE_EVERY if base_every is None else base_every
@@ -243,8 +243,8 @@ def restore(backup: str, directory: Path, point: str | None) -> None:
       tidelog restore /mnt/backups/tide ./data
       tidelog-server --dir ./data
 
-    With the log of a continuous backup, --until restores an earlier point: the state at a time (UTC, or with an
-    offset), at a log offset, or before the last FLUSHALL or FLUSHDB. "tidelog backups" lists the ranges. With
+    With the log of a continuous backup, --until restores an earlier point: the state at a time (UTC if it has no
+    zone), at a log offset, or before the last FLUSHALL or FLUSHDB. "tidelog backups" lists the ranges. With
     TARGET/NAME, the restore begins with that backup.
 
     \b

@@ -159,7 +159,7 @@ def _pair(text: str) -> tuple[str, str]:
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @url_option
 def delete(name: str, yes: bool, url: str) -> None:
-    """Delete the topic NAME with all its entries and groups."""
+    """Delete the topic NAME with all its entries, groups, and delayed records."""
     with connected(url) as client:
         facts = admin.settings_of(client, name)
         entries = sum(client.together(*admin.lengths(name, facts)))

@@ -81,8 +81,9 @@ class Client(Commands):
 
     ``url`` is an Access or a text that ``Access.of`` accepts: redis://, rediss:// (TLS) or unix://, with user, password
     and options, several URLs, or Sentinels. Keyword arguments are those of redis-py; options in a URL take precedence.
-    With ``trace_context``, ``tappend``, ``tappev``, ``tmappend`` and ``tstage`` add the fields ``traceparent`` and
-    ``tracestate`` to each entry while an OpenTelemetry span is current, unless the entry has such a field.
+    With ``trace_context``, ``tappend``, ``tappev``, ``tdelay``, ``tmappend`` and ``tstage`` add the fields
+    ``traceparent`` and ``tracestate`` to each entry while an OpenTelemetry span is current, unless the entry has such a
+    field.
     ``client.redis`` is a redis.Redis over the same connections, for all other commands.
 
     Commands raise redis.ConnectionError and redis.TimeoutError if the server does not answer. The server may have
