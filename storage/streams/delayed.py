@@ -165,9 +165,9 @@ class DelayedEntries:
         return entry_at(self.entries.position_of(ordinal), ordinal)
 
     def has(self, ordinal: int, found: StoredDelay) -> bool:
-        """Return whether the index has this entry."""
-        row = ROW.pack(found.due, ordinal)
-        return bool(self._due(found.flags & WALL).get(row))
+        """Return whether the index has this entry, with this due time and token."""
+        token = hash_of(found.token) + ordinal.to_bytes(8, "big")
+        return bool(self._due(found.flags & WALL).get(ROW.pack(found.due, ordinal)) and self._tokens.get(token))
 
     # -- changes: the keyspace has prepared them -------------------------------------------------------------------
     def add(self, ms: int, seq: int, wire: bytes, found: StoredDelay) -> None:
@@ -245,4 +245,3 @@ class DelayedEntries:
         """Raise CorruptError if the companion has another number of entries than the index."""
         if self.entries.length != len(self):
             raise CorruptError(f"the store lacks delayed entries of stream {self.entries.sid}, or their index")
-

@@ -14,7 +14,8 @@ from resp.reply import bulk, integer
 from storage.groups import pendingformat
 from storage.keyspace import delivering
 from storage.keyspace.replay import replay
-from storage.model.entries import wire_values
+from storage.model import records
+from storage.model.entries import entry_wire, id_bulk, wire_values
 from storage.streams.delayed import DelayedEntries, split, stored_head
 from storage.streams.stream import Stream
 from tests.storage.keyspace.replaykit import NOW, call, empty, wire
@@ -162,3 +163,14 @@ def test_tokens_with_equal_hashes_are_told_apart(monkeypatch: pytest.MonkeyPatch
         assert found is not None
         assert found[0] == number
     assert delayed.find(b"t100") is None
+
+
+@pytest.mark.parametrize("other", [[b"t1", b"21"], [b"t0", b"25"], [b"t0", b"20"]], ids=["token", "due", "clock"])
+def test_a_record_that_removes_another_entry_is_refused(other: list[bytes]) -> None:
+    """Otherwise the index could not be read after a checkpoint."""
+    ks = empty()
+    call(ks, NOW, "TDELAY", "s", "AT", 5, "ID", "t0", "f", "v")
+    bad = entry_wire(id_bulk(NOW, 0), [*other, b"f", b"v"])
+    for record in (records.cancel(b"s", 0, bad), records.join(b"s", NOW, 0, NOW, 5, 5, [0], [bad])):
+        with pytest.raises(CorruptError, match=r"that do(es)? not exist"):
+            replay(ks, record)
