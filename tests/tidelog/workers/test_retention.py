@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
+import redis
 
 from tests.tidelog.workers.workerkit import Order, pending, working
 from tests.waiting import until
 from tidelog import Client
+from tidelog.client import steps
+from tidelog.client.steps import Steps
 from tidelog.testing import Server
 from tidelog.topics import Topic
 from tidelog.topics.admin import alter, grow
 from tidelog.topics.settings import Retention
+from tidelog.transport.call import Call
 from tidelog.workers import App, Worker
+from tidelog.workers.declare.processor import Processor
+from tidelog.workers.execution.group_creation import create_protecting_groups
 
 
 def shop(server: Server, **options: Any) -> tuple[App, Topic[Order]]:
@@ -90,5 +97,41 @@ def test_a_topic_that_grows(tidelog_server: Server, client: Client, monkeypatch:
         await until(lambda: {group.name for group in client.tgroup_list("orders:3")} >= {b"shop.bill", b"shop.mail"})
         worker.stop()
         await task
+
+    asyncio.run(main())
+
+
+def test_groups_that_the_server_temporarily_rejects_are_created_later(tidelog_server: Server, client: Client) -> None:
+    app, topic = shop(tidelog_server, partition_size=10)
+    topic.sync.ready()
+    refused = redis.ResponseError("NOREPLICAS Not enough good replicas to write.")
+
+    def send(calls: Sequence[Call[Any]]) -> list[Any]:
+        return [*client.together(*calls[:-1], raise_on_error=False), refused]
+
+    assert not steps.drive(send, create_protecting_groups(app.processors.values()))
+    assert len(client.tgroup_list("orders:1")) == 1
+    assert steps.run(client, create_protecting_groups(app.processors.values()))
+    assert {group.name for group in client.tgroup_list("orders:1")} == {b"shop.bill", b"shop.mail"}
+
+
+def test_a_worker_begins_after_the_groups_exist(
+    tidelog_server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[bool] = []
+
+    def rejected(processors: Iterable[Processor]) -> Steps[bool]:
+        tries.append(True)
+        if len(tries) == 1:
+            return False
+        return (yield from create_protecting_groups(processors))
+
+    monkeypatch.setattr("tidelog.workers.execution.worker.create_protecting_groups", rejected)
+    monkeypatch.setattr("tidelog.workers.execution.worker.AGAIN", 0.01)
+
+    async def main() -> None:
+        app, _ = shop(tidelog_server, partition_size=10)
+        async with working(app):
+            assert len(tries) == 2
 
     asyncio.run(main())

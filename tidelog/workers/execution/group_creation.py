@@ -17,15 +17,17 @@ from tidelog.client.entries import StreamId
 from tidelog.client.steps import Steps, transaction
 from tidelog.options.start import LATEST
 from tidelog.topics.groupreader import group_offset
+from tidelog.transport.errors import is_temporary
 from tidelog.workers.declare.processor import Processor
 
 PAGE: Final = 500  # calls per pipeline
 
 
-def create_protecting_groups(processors: Iterable[Processor]) -> Steps[None]:
+def create_protecting_groups(processors: Iterable[Processor]) -> Steps[bool]:
     """Create the missing groups of these processors at their start positions, except ``latest`` (Rule 2).
 
-    A partition that the server rejects is left to the fetcher.
+    Returns False if the server has temporarily rejected some of them: try again. A partition that the server rejects
+    for another reason is left to the fetcher.
     """
     protected = [
         each for each in processors
@@ -36,8 +38,11 @@ def create_protecting_groups(processors: Iterable[Processor]) -> Steps[None]:
         for each in protected
         for at in range(each.topic.partitions)
     ]
+    complete = True
     for start in range(0, len(made), PAGE):
-        yield made[start : start + PAGE]
+        replies = yield made[start : start + PAGE]
+        complete = complete and not any(isinstance(each, Exception) and is_temporary(each) for each in replies)
+    return complete
 
 
 def create_groups_at_end(declared: Processor) -> Steps[None]:

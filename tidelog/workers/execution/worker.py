@@ -54,6 +54,7 @@ from tidelog.workers.execution.stats import Stats
 
 log = logs.get(__name__)
 GROWTH: Final = 30.0  # seconds between two checks whether topics have grown
+AGAIN: Final = 0.5  # seconds until the creation of groups is tried again after a temporary error
 BACKOFF: Final = Backoff(first=0.2, most=2.0)  # of the comparison of topics with the server
 
 
@@ -170,7 +171,7 @@ class Worker:
     ) -> None:  # fmt: skip
         """Create the executors and ownerships, before the processors join."""
         await _begun(control)
-        await connection.repeat(lambda: create_protecting_groups(self.app.processors.values()))
+        await _protected(connection, self.app.processors.values())
         for declared in self.declared:
             stats = self.stats.get(declared.name) or self._former.get(declared.name)  # continue the counters
             executor = ProcessorExecutor(declared, self._link, self.lease, self.app.grace, stats)
@@ -353,6 +354,14 @@ async def _begun(control: ControlStream) -> None:
         except LostError:
             continue
         return
+
+
+async def _protected(connection: WorkerConnection, processors: Iterable[Processor]) -> None:
+    """Create the groups of all processors of the app."""
+    while True:
+        if await connection.repeat(lambda: create_protecting_groups(processors)):
+            return
+        await asyncio.sleep(AGAIN)
 
 
 async def _all(work: Iterable[Awaitable[None]]) -> None:
