@@ -22,6 +22,7 @@ KEY: Final = "tidelog:console:history"
 INTERVAL: Final = 5.0  # s between two samples
 SAMPLES: Final = 17_280  # 24 h
 POINTS: Final = 180  # of a plot
+DIGITS: Final = 18  # of a number of a sample, at most
 GAP: Final = 3  # steps between two samples that a line connects, at most
 
 
@@ -128,8 +129,13 @@ def _add(columns: dict[str, list[float | None]], at: float, values: Mapping[str,
         columns[name].append(values.get(name))
 
 
+def _number(word: bytes) -> int | None:
+    """Return a number of a sample; None for anything else, which every user who may append to the stream can write."""
+    return int(word) if word.isdigit() and len(word) <= DIGITS else None
+
+
 def _read(entry: Any) -> Sample:
     entry_id, words = entry
     fields = dict(zip(words[::2], words[1::2], strict=True))
-    numbers = {name: int(fields[name.encode()]) for name in NUMBERS if name.encode() in fields}
+    numbers = {name: value for name in NUMBERS if (value := _number(fields.get(name.encode(), b""))) is not None}
     return Sample(int(entry_id.partition(b"-")[0]), fields.get(b"run", b"").decode("ascii", "replace"), numbers)

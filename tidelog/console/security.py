@@ -6,7 +6,8 @@ Rule 2: a request that changes something (POST) must come from a page of this co
         are checked, and it needs the token of its session, in the header ``X-CSRF-Token`` or the form field ``csrf``.
 Rule 3: if the console listens on this machine only, ``Host`` must be a name of this machine. A foreign name that
         resolves to this machine (DNS rebinding) is rejected.
-Rule 4: no response permits inline scripts, inline styles, or other hosts.
+Rule 4: a request that changes something is completed if the browser goes away. The audit log would lack it otherwise.
+Rule 5: no response permits inline scripts, inline styles, or other hosts.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from aiohttp.typedefs import Middleware
 from tidelog.console.errors import PageError, SessionEndedError, UnavailableError
 from tidelog.console.rendering import Renderer, is_fragment
 from tidelog.console.sessions import ConsoleSession, ConsoleSessions
+from tidelog.operating.tasks import BackgroundTasks
 
 log = logging.getLogger("tidelog.console")
 
@@ -60,10 +62,12 @@ def is_loopback(host: str) -> bool:
 def guard(sessions: ConsoleSessions, renderer: Renderer, local: bool) -> Middleware:
     """Return the middleware that checks requests and turns errors into pages. local: only this machine can connect."""
 
+    changes = BackgroundTasks()
+
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
-            answer = await _checked(request, handler, sessions, local)
+            answer = await _checked(request, handler, sessions, local, changes)
         except Exception as error:  # noqa: BLE001 - every error becomes a response
             answer = _refused(request, error, renderer)
         if not answer.prepared:
@@ -75,7 +79,7 @@ def guard(sessions: ConsoleSessions, renderer: Renderer, local: bool) -> Middlew
 
 
 async def _checked(
-    request: web.Request, handler: Handler, sessions: ConsoleSessions, local: bool
+    request: web.Request, handler: Handler, sessions: ConsoleSessions, local: bool, changes: BackgroundTasks
 ) -> web.StreamResponse:
     if local and not is_loopback(_host_name(request.headers.get("Host", ""))):
         raise PageError(403, "The console accepts only local names of its machine, such as localhost, in the address.")
@@ -89,11 +93,17 @@ async def _checked(
     if session is None and not request.path.startswith(OPEN):
         raise SessionEndedError
     try:
-        return await handler(request)
+        if request.method in ("GET", "HEAD"):
+            return await handler(request)
+        return await asyncio.shield(changes.spawn(_handled(request, handler)))
     except SessionEndedError:
         if session is not None:
             sessions.end(session)
         raise
+
+
+async def _handled(request: web.Request, handler: Handler) -> web.StreamResponse:
+    return await handler(request)
 
 
 def check_origin(request: web.Request) -> None:

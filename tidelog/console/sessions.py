@@ -4,7 +4,8 @@ Rule 1: a session exists on the console only. The browser has a random cookie, w
 Rule 2: a session ends after IDLE without a request, after LIFETIME in any case, at a logout, and when the server no
         longer accepts the user. Its connection is closed and its password forgotten at the same time.
 Rule 3: the number of sessions is limited: PER_USER of one user, of which the least recently used one ends first, and
-        TOTAL of all users. The number of failed logins from one address is limited, too.
+        TOTAL of all users. The number of failed logins from one address is limited, too. Logins in progress count as
+        failed.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final
@@ -67,11 +69,15 @@ class ConsoleSessions:
         if len(self._sessions) >= TOTAL:
             raise UnavailableError(f"{TOTAL} users are logged in, which is the limit. Try again later.")
         connection = UserConnection(self._access, user, password)
+        failed, began = False, self._attempt(address)
         try:
             await connection.log_in()
         except LoginError:
-            self._failed(address)
+            failed = True
             raise
+        finally:
+            if not failed:
+                self._forgive(address, began)
         now = self._clock()
         session = ConsoleSession(
             secrets.token_urlsafe(32), secrets.token_urlsafe(32), user, address, connection, now, now
@@ -121,7 +127,17 @@ class ConsoleSessions:
         elif times is not None and len(times) >= FAILURES:
             raise LoginError(f"{FAILURES} logins from this address have failed. Try again in a minute.")
 
-    def _failed(self, address: str) -> None:
-        if len(self._failures) >= ADDRESSES:
+    def _attempt(self, address: str) -> float:
+        """Count a login as failed until ``_forgive``. Simultaneous logins could exceed the limit otherwise."""
+        if len(self._failures) >= ADDRESSES and address not in self._failures:
             self._failures.pop(next(iter(self._failures)))
-        self._failures.setdefault(address, deque()).append(self._clock())
+        now = self._clock()
+        self._failures.setdefault(address, deque()).append(now)
+        return now
+
+    def _forgive(self, address: str, began: float) -> None:
+        times = self._failures.get(address, deque())
+        with suppress(ValueError):  # another address took its place
+            times.remove(began)
+        if not times:
+            self._failures.pop(address, None)

@@ -25,6 +25,7 @@ PAGE: Final = 50  # entries
 FIRST: Final = 5  # entries of the first step
 BYTES: Final = 4 << 20  # of a page, about
 RATE_MS: Final = 60_000  # the time over which the rate of a stream is measured
+DIGITS: Final = 19  # of a number that a user enters; further ones are ignored
 BUCKETS: Final = 120  # bars of the plot of entries over time
 
 
@@ -143,7 +144,7 @@ class StreamReader:
         """Return the bound that a user means: an ID, a time, or ``#n`` for the n-th entry. Raises PageError."""
         words = words.strip()
         if words.startswith("#") and words[1:].isdecimal() and self.tidelog:
-            (found,) = await self._ask(calls.tseek(key, "0", min(SEQ_MAX >> 1, max(1, int(words[1:])))))
+            (found,) = await self._ask(calls.tseek(key, "0", min(SEQ_MAX >> 1, max(1, int(words[1:DIGITS])))))
             return "+" if found is None else str(found)
         try:
             at = StreamId.parse(words)

@@ -94,7 +94,7 @@ def test_a_reset_has_a_preview(tidelog_server: Server, tmp_path: Path) -> None:
             form = {"csrf": token, "after": str(ids[2]), "before": str(ids[7])}
             client.tread("s", "0", 1, group="g")  # the group reads on
             status, text, _ = await visitor.post("/streams/group/reset?key=s&group=g", form)
-            assert (status, "has read on" in text) == (409, True)
+            assert (status, "has changed since the preview" in text) == (409, True)
             status, text, _ = await visitor.post("/streams/group/reset?key=s&group=g", form | {"moving": "yes"})
             assert (status, f"The group is at {ids[2]}" in text) == (200, True)
             assert (await visitor.get("/streams/group?key=s&group=none"))[0] == 404

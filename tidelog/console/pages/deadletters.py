@@ -79,19 +79,22 @@ class DeadLetterPages:
             raise PageError(400, "Select at least one dead letter.")
         session = session_of(request)
         connection = await session.connection.open_another()
-        problem, done = "", 0
+        problem, done = "the replay failed", 0
         try:
             wanted = deadletters.everything if everything else lambda _, at: at in ids
             result = await arun(connection, deadletters.replay(queue, wanted))
             done, problem = result.letters, "; ".join(result.refused[:5])
         except LostError as error:
-            raise UnavailableError(f"{error}. Some dead letters may have been replayed.") from None
+            problem = f"{error}. Some dead letters may have been replayed."
+            raise UnavailableError(problem) from None
         except (redis.ResponseError, ReplyError, TopicError) as error:
             problem = message_of(error)
         finally:
             connection.close()
-        detail: dict[str, Any] = {"replayed": done} | ({"all": True} if everything else {"ids": sorted(map(str, ids))})
-        self._site.audit.write(session.user, session.address, "replay", queue, problem or DONE, **detail)
+            detail = {"all": True} if everything else {"ids": sorted(map(str, ids))}
+            self._site.audit.write(
+                session.user, session.address, "replay", queue, problem or DONE, replayed=done, **detail
+            )  # fmt: skip
         return self._site.part("deadletters_done.html", done=done, problem=problem)
 
     async def _found(

@@ -105,13 +105,13 @@ class GroupPages:
         self, request: web.Request, action: str, call: Any, detail: dict[str, Any], found: list[Any] | None = None
     ) -> str:
         """Execute a change and write it to the audit log. Returns the problem, empty if there is none."""
-        session = session_of(request)
-        (reply,) = await session.connection.change(call)
+        session, site = session_of(request), self._site
+        target = f"{text(key_of(request))} {text(query_bytes(request, 'group'))}"
+        reply = await site.change(session, action, target, call, **detail)
         problem = refusal(reply)
         if found is not None and not problem:
             found.append(reply)
-        target = f"{text(key_of(request))} {text(query_bytes(request, 'group'))}"
-        self._site.audit.write(session.user, session.address, action, target, problem or DONE, **detail)
+        site.audit.write(session.user, session.address, action, target, problem or DONE, **detail)
         return problem
 
     async def _groups(self, request: web.Request) -> tuple[StreamReader, StreamGroups]:

@@ -12,11 +12,12 @@ from typing import Final
 from aiohttp import web
 
 from tidelog.console.connection import DEFAULT_USER
-from tidelog.console.errors import LoginError, UnavailableError
+from tidelog.console.errors import LoginError, PageError, UnavailableError
 from tidelog.console.pages.site import ConsoleSite
 from tidelog.console.security import COOKIE, SESSION
 from tidelog.console.sessions import LIFETIME
 
+LONGEST_NAME: Final = 256  # characters
 UNPROTECTED: Final = (
     "A password is required, because the console listens on an address that other machines can reach. If the server's"
     " default user has no password, create a user with one: ACL SETUSER."
@@ -47,6 +48,8 @@ class LoginPages:
         site, given = self._site, await request.post()
         user, password = str(given.get("user", "")).strip() or DEFAULT_USER, str(given.get("password", ""))
         address = request.remote or ""
+        if len(user) > LONGEST_NAME:  # a line of the audit log has the name
+            raise PageError(400, f"The name of the user has more than {LONGEST_NAME} characters.")
         try:
             if not password and not site.local:
                 raise LoginError(UNPROTECTED)

@@ -8,10 +8,12 @@ from typing import Any
 from aiohttp import web
 
 from tidelog.console.audit import AuditLog
+from tidelog.console.errors import UnavailableError
 from tidelog.console.recorder import HistoryRecorder
 from tidelog.console.rendering import Renderer
 from tidelog.console.security import SESSION
 from tidelog.console.sessions import ConsoleSession, ConsoleSessions
+from tidelog.transport.call import Call
 from tidelog.transport.errors import message_of
 
 
@@ -35,6 +37,19 @@ class ConsoleSite:
     def part(self, template: str, **values: Any) -> web.Response:
         """Return a part of a page, for htmx."""
         return web.Response(text=self.renderer.part(template, **values), content_type="text/html")
+
+
+    async def change(self, session: ConsoleSession, action: str, target: str, call: Call[Any], **detail: Any) -> Any:
+        """Send a call that changes something, and return its result or error. The caller writes the audit log then.
+
+        Raises UnavailableError, of which the audit log has a line: the server may have executed the call.
+        """
+        try:
+            (reply,) = await session.connection.change(call)
+        except UnavailableError as error:
+            self.audit.write(session.user, session.address, action, target, str(error), **detail)
+            raise
+        return reply
 
 
 def refusal(reply: object) -> str:

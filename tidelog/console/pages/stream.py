@@ -24,6 +24,7 @@ from tidelog.transport.call import Call
 FOLLOWED: Final = 100  # new entries shown at once; older ones are counted
 FOLLOW_EVERY: Final = 0.5  # s
 SHORTEST: Final = 60_000  # ms that the plot of entries over time shows, at least
+SPAN_DIGITS: Final = 12  # of ``span``, at most
 FORM_FIELDS: Final = 100  # fields of an entry that is appended in a form
 VIEWS: Final = ("fields", "json", "hex", "code")
 
@@ -103,7 +104,7 @@ class StreamPages:
         key = key_of(request)
         reader = await StreamReader.of(session_of(request).connection)
         span = request.query.get("span", "0")
-        if not reader.tidelog or not span.isascii() or not span.isdigit():
+        if not reader.tidelog or not span.isascii() or not span.isdigit() or len(span) > SPAN_DIGITS:
             raise PageError(400, "The plot needs TCOUNT, and span is a number of seconds.")
         info = await reader.info(key)
         if info.first is None:
@@ -136,7 +137,7 @@ class StreamPages:
         call: Call[Any] = calls.tappend(key, pairs) if reader.tidelog else Call(
             ("XADD", key, "*", *words), StreamId.parse
         )  # fmt: skip
-        (reply,) = await session.connection.change(call)
+        reply = await self._site.change(session, "append", text(key), call, fields=len(pairs))
         problem = refusal(reply)
         done = "" if problem else reader.id_text(reply)
         detail = {"id": done} if done else {}
