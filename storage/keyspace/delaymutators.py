@@ -65,10 +65,10 @@ def join(
     ks.before(key)
     ms, seq = first
     entries = [one.wire(ms, seq + number) for number, one in enumerate(found)]
+    stream.append_packed(ms, seq, array("I", map(len, entries)), b"".join(entries))  # first, since it can fail
     delayed.remove(ordinals, found)
     ks.delayed_count -= len(found)
     ks.delivered_entries += len(found)
-    stream.append_packed(ms, seq, array("I", map(len, entries)), b"".join(entries))
     chosen = [(number, one.token) for number, one in enumerate(found) if one.flags & OWN]
     for number, token in chosen:
         stream.own_producers().add(TOKENS, token, ms << 64 | (seq + number), now, keep_ms, most)

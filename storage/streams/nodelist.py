@@ -384,8 +384,14 @@ class StreamNodes:
         return ActiveNode.of(node)
 
     def _reopen_last(self) -> None:
-        """Make the last node of the index the active node, if it has room. There must be no active node."""
-        active = self._last_node(0)
+        """Make the last node of the index the active node, if it has room. There must be no active node.
+
+        A damaged node is not reopened, so that an append, which may be a part of a larger change, does not fail.
+        """
+        try:
+            active = self._last_node(0)
+        except CorruptError:
+            active = None
         self._reopen = False
         if active is not None:
             self._take_last()

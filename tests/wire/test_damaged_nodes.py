@@ -3,6 +3,7 @@ reply has begun, one line in the log, and no harm to anybody else."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from hashlib import shake_256
 from pathlib import Path
@@ -85,3 +86,26 @@ def test_retention_continues_when_it_no_longer_needs_the_node(damaged: Server) -
     lines = log_of(damaged)
     assert len(lines) == 1, damaged.output
     assert "is damaged at node 10" in lines[0]
+
+
+def test_appends_do_not_need_the_last_node(tmp_path: Path) -> None:
+    """A restarted server would continue it. Delayed entries must not leave their list and then fail to join."""
+    with running_server(tmp_path, stream_node_max_entries=10, node_cache_size=0) as server:
+        with Raw(server.port) as raw:
+            for key, start in (("s", 0), ("many", 100)):
+                raw.pipeline(*[("TAPPEND", key, "body", noise(start + number)) for number in range(15)])
+            raw("TDELAY", "s", "AT", int(time.time() * 1000) + 1500, "f", "v")
+        server.stop()
+        file = LmdbFile(tmp_path / "store" / "data.mdb")
+        for number in (12, 112):
+            file.flip(bytes(file.raw).index(noise(number)[:64]) + 32)
+        file.write()
+        server.start()
+        with Raw(server.port) as raw:
+            assert len(raw("TMAPPEND", "many", "FIELDS", 1, "f", "VALUES", "v", "w")) == 2
+            eventually(lambda: raw("TLEN", "s") == 16)
+            assert raw("TDELAY", "s", "COUNT") == 0
+            assert raw("TRANGE", "many", "-", "+").startswith("ERR damaged data")
+            assert len(raw("TREVRANGE", "s", "+", "-", "COUNT", 1)) == 1
+        server.stop()
+        assert "Traceback" not in "".join(server.output)
