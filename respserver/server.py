@@ -57,6 +57,7 @@ from respserver.runtime.memory import Memory
 from respserver.runtime.outofmemory import OutOfMemory
 from respserver.runtime.parts import RuntimeParts
 from respserver.runtime.servedtime import ServedTime
+from respserver.runtime.stopping import COPY_SECONDS
 from respserver.runtime.ticks import Ticks
 from storage.keyspace import expiry
 from storage.keyspace.keyspace import Keyspace
@@ -495,7 +496,8 @@ class RespServer:
                 timer.cancel()
         self.deliveries.stop()
         self.tick()
-        self.on_stage("its connections to other servers", 0)
+        copying = self.gates.loading or self.link.syncing
+        self.on_stage("its connections to other servers", COPY_SECONDS if copying else 0)
         await self.roles.finish()
         self.on_stage("the scrub", 0)
         await self.scrubbing.finish()

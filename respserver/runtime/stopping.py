@@ -1,6 +1,7 @@
 """Watches the shutdown: it logs what a long shutdown waits for, and ends a process whose shutdown does not end.
 
-Rule 1: stages that write to the disk are not limited: the last tick, checkpoints, the log.
+Rule 1: stages that write to the disk are not limited: the last tick, checkpoints, the log. A replica that syncs or
+opens a full copy of its leader's data gets COPY_SECONDS more.
 Rule 2: stages that wait for other servers, tasks or threads end the process at their limit. That is as safe as SIGKILL,
 because replies are sent after the writes. As at a regular end, the log is synced first.
 Rule 3: a thread watches, because the event loop itself may hang.
@@ -21,6 +22,7 @@ from typing import Any, Final
 from respserver.observe.logs import Logger
 
 LONGEST: Final = 20.0  # seconds for which a stage may wait for tasks and threads; systemd kills a service after 90
+COPY_SECONDS: Final = 600.0  # the threads that sync and open a copy can't be interrupted
 REPORT: Final = 5.0  # seconds between two log lines
 CHECK: Final = 0.1  # seconds between two checks
 DEEPEST: Final = 8  # calls of a stack that are logged, the innermost ones

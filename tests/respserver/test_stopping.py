@@ -119,3 +119,15 @@ def test_a_bug_while_leaving_does_not_keep_the_log_open(tmp_path: Path, capfd: p
         disk = server.data.disk
     assert disk._closed
     assert "Bug while leaving the other servers" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("copying", [False, True])
+def test_a_copy_that_is_opened_may_take_long(tmp_path: Path, copying: bool) -> None:
+    """Its size has no limit, and nothing can interrupt the thread."""
+    stages: dict[str, float | None] = {}
+    with start_in_thread(tmp_path) as running:
+        server = running.server
+        server.on_stage = stages.__setitem__
+        running.call(lambda: server.gates.load(copying))
+    assert stages["its connections to other servers"] == (stopping.COPY_SECONDS if copying else 0)
+    assert stages["the scrub"] == 0
