@@ -24,13 +24,15 @@ from tidelog.console.recorder import HistoryRecorder
 from tidelog.console.rendering import Renderer
 from tidelog.console.security import guard, is_loopback
 from tidelog.console.sessions import ConsoleSessions
+from tidelog.operating.httpaddress import HttpAddress, HttpLimits
 from tidelog.transport.access import Access
 from tidelog.transport.cancellation import cancel_and_wait
 
 BODY: Final = 1 << 20  # bytes of a request, at most
-BACKLOG: Final = 128
 REDIS_PORT: Final = 6379  # the default of redis-cli
 SHUTDOWN: Final = 2.0  # s that requests have to end
+CONNECTIONS: Final = 1000  # open at the same time; further ones get 503 and are closed
+HEADERS_WITHIN: Final = 10.0  # s for the headers of a request, for the first request from the connection on
 KEEPALIVE: Final = 30.0  # s after which an idle connection of a browser is closed
 
 
@@ -69,9 +71,9 @@ class ConsoleServer:
             self._sessions, renderer, self._audit, recorder, local, self._tls is not None, access.urls[0], _cli(access)
         )
         self._runner = web.AppRunner(
-            application(site), access_log=None, shutdown_timeout=SHUTDOWN, keepalive_timeout=KEEPALIVE,
-            handler_cancellation=True,
-        )  # fmt: skip
+            application(site), access_log=None, shutdown_timeout=SHUTDOWN, handler_cancellation=True
+        )
+        self._address: HttpAddress | None = None
         self._recorder = recorder
         self._recording: asyncio.Task[None] | None = None
         self.url = ""
@@ -79,11 +81,11 @@ class ConsoleServer:
     async def start(self) -> None:
         """Start listening. Raises ConsoleError if the address can't be used."""
         await self._runner.setup()
-        site = web.TCPSite(
-            self._runner, self._host, self._port, ssl_context=self._tls, backlog=BACKLOG, reuse_address=True
-        )  # fmt: skip
+        handler = self._runner.server
+        assert handler is not None  # noqa: S101 - set up above
+        self._address = HttpAddress(self._host, self._port, HttpLimits(CONNECTIONS, HEADERS_WITHIN, KEEPALIVE))
         try:
-            await site.start()
+            await self._address.start(handler, self._tls)
         except OSError as error:
             await self.stop()
             raise ConsoleError(
@@ -91,13 +93,13 @@ class ConsoleServer:
             ) from None
         if self._recorder is not None:
             self._recording = asyncio.create_task(self._recorder.run())
-        host, port = self._runner.addresses[0][:2]
-        shown = f"[{host}]" if ":" in host else host
-        self.url = f"{'https' if self._tls else 'http'}://{shown}:{port}"
+        self.url = f"{'https' if self._tls else 'http'}://{self._address.shown}"
 
     async def stop(self) -> None:
         await cancel_and_wait(self._recording)
         self._sessions.end_all()
+        if self._address is not None:
+            await self._address.stop()
         await self._runner.cleanup()
         self._audit.close()
 

@@ -26,11 +26,14 @@ from aiohttp.typedefs import Middleware
 from tidelog.console.errors import PageError, SessionEndedError, UnavailableError
 from tidelog.console.rendering import Renderer, is_fragment
 from tidelog.console.sessions import ConsoleSession, ConsoleSessions
+from tidelog.operating.httpaddress import handling
 from tidelog.operating.tasks import BackgroundTasks
 
 log = logging.getLogger("tidelog.console")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+BODY_WITHIN: Final = 30.0  # s for the body of a request
+MULTIPART: Final = "multipart/form-data"
 COOKIE: Final = "tidelog_console"
 SESSION: Final = web.RequestKey("session", ConsoleSession)
 OPEN: Final = ("/login", "/static/")
@@ -67,7 +70,8 @@ def guard(sessions: ConsoleSessions, renderer: Renderer, local: bool) -> Middlew
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
-            answer = await _checked(request, handler, sessions, local, changes)
+            with handling(request):
+                answer = await _checked(request, handler, sessions, local, changes)
         except Exception as error:  # noqa: BLE001 - every error becomes a response
             answer = _refused(request, error, renderer)
         if not answer.prepared:
@@ -88,10 +92,12 @@ async def _checked(
         request[SESSION] = session
     if request.method not in ("GET", "HEAD"):
         check_origin(request)
-        if session is not None:
-            await _check_token(request, session)
     if session is None and not request.path.startswith(OPEN):
         raise SessionEndedError
+    if request.method not in ("GET", "HEAD"):
+        await _read_form(request)
+        if session is not None:
+            await _check_token(request, session)
     try:
         if request.method in ("GET", "HEAD"):
             return await handler(request)
@@ -113,6 +119,19 @@ def check_origin(request: web.Request) -> None:
         raise PageError(403, "Requests from pages of other origins are not permitted.")
     if request.headers.get("Sec-Fetch-Site", "same-origin") != "same-origin":
         raise PageError(403, "Requests from pages of other sites are not permitted.")
+
+
+async def _read_form(request: web.Request) -> None:
+    """Read the body for ``request.post`` of the handlers. Raises PageError if that fails or takes too long."""
+    if request.content_type == MULTIPART:  # no form of the console has files
+        raise PageError(415, f"Forms must be application/x-www-form-urlencoded, not {MULTIPART}.")
+    try:
+        async with asyncio.timeout(BODY_WITHIN):
+            await request.post()
+    except TimeoutError:
+        raise PageError(408, f"The request was not complete after {BODY_WITHIN:g} seconds.") from None
+    except (LookupError, ValueError) as error:  # an unknown character set, or bytes that are not of it
+        raise PageError(400, f"The form can't be read: {error}") from None
 
 
 async def _check_token(request: web.Request, session: ConsoleSession) -> None:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections import Counter
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
+import trustme
+from yarl import URL
 
 from tests.tidelog.console.consolekit import PASSWORD, Visitor, add_user, audited, visit
 from tests.waiting import until
-from tidelog.console import history
+from tidelog.client import Client
+from tidelog.console import application, history, security
 from tidelog.console.application import ConsoleServer
 from tidelog.console.connection import NAME
 from tidelog.console.sessions import FAILURES, ConsoleSessions
@@ -20,6 +27,12 @@ from tidelog.transport.access import Access
 
 APPEND = "/streams/append?key=s"
 FORM = {"field": "f", "value": "v"}
+
+
+def waiting(client: Client) -> list[str]:
+    """IDs of the connections of the console whose command waits."""
+    found = client.redis.client_list()
+    return [each["id"] for each in found if each["name"] == NAME and "b" in each["flags"]]
 
 
 def actions(path: Path) -> list[str]:
@@ -35,11 +48,19 @@ def test_a_change_is_audited_if_the_browser_goes_away(tidelog_server: Server, tm
         token = await visitor.csrf()
         with tidelog_server.client() as client:
             client.redis.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.5):
-                    await visitor.post(APPEND, FORM, X_CSRF_Token=token)
+            url = urlsplit(console.url)
+            _, writer = await asyncio.open_connection(url.hostname, url.port)
+            cookies = visitor.session.cookie_jar.filter_cookies(URL(console.url)).output(header="Cookie:", attrs=[])
+            writer.write(
+                f"POST {APPEND} HTTP/1.1\r\nHost: {url.netloc}\r\n{cookies}\r\nX-CSRF-Token: {token}\r\n"
+                "Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 15\r\n\r\nfield=f&value=v".encode()
+            )
+            await until(lambda: waiting(client), "the change waits")
+            reset = struct.pack("ii", 1, 0)  # close() sends RST
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+            writer.transport.abort()
             runner: Any = console._runner
-            await until(lambda: not runner.server.connections, "the console knows that it has gone")
+            await until(lambda: len(runner.server.connections) == 1, "the console knows that it has gone")
             client.redis.execute_command("CLIENT", "UNPAUSE")
             await until(lambda: client.redis.xlen("s"), "the server executes it")
         await until(lambda: "append" in actions(path), "the line of the change")
@@ -69,12 +90,7 @@ def test_a_change_without_a_reply_is_audited(
             client.redis.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")
             request = asyncio.create_task(visitor.post(address, form, X_CSRF_Token=token))
 
-            def paused() -> list[str]:
-                """IDs of the connection of the console whose command waits."""
-                found = client.redis.client_list()
-                return [each["id"] for each in found if each["name"] == NAME and "b" in each["flags"]]
-
-            for each in await until(paused, "the change waits"):
+            for each in await until(lambda: waiting(client), "the change waits"):
                 client.redis.client_kill_filter(_id=each)
             status, text, _ = await request
             client.redis.execute_command("CLIENT", "UNPAUSE")
@@ -144,3 +160,94 @@ def test_numbers_that_python_does_not_read(tidelog_server: Server) -> None:
             assert (await visitor.get(path))[0] == status
 
     visit(tidelog_server, test, history=False)
+
+
+# -- slow peers, and many of them ----------------------------------------------------------------------------
+def visit_address(
+    server: Server, test: Callable[[Visitor, str, int], Coroutine[Any, Any, None]], **options: Any
+) -> None:
+    async def main(visitor: Visitor, console: ConsoleServer) -> None:
+        place = urlsplit(console.url)
+        assert place.hostname is not None
+        assert place.port is not None
+        await test(visitor, place.hostname, place.port)
+
+    visit(server, main, history=False, **options)
+
+
+async def until_closed(reader: asyncio.StreamReader) -> bytes:
+    """What is answered until the connection is closed."""
+    async with asyncio.timeout(30):
+        return await reader.read()
+
+
+def test_peers_that_do_not_complete_a_request(tidelog_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(application, "HEADERS_WITHIN", 0.2)
+    monkeypatch.setattr(security, "BODY_WITHIN", 0.2)
+    form = b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n"
+    form += b"Content-Type: application/x-www-form-urlencoded\r\n\r\nuser=ann"
+
+    async def test(visitor: Visitor, host: str, port: int) -> None:
+        for begun, expected in (
+            (b"", b""), (b"GET /login HTTP/1.1\r\nHost: localhost\r\nX-A: ", b""), (form, b"HTTP/1.1 408 "),
+        ):  # fmt: skip
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(begun)
+            assert (await until_closed(reader)).startswith(expected)
+            writer.close()
+        assert (await visitor.get("/login"))[0] == 200
+
+    visit_address(tidelog_server, test)
+
+
+def test_connections_are_limited(tidelog_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(application, "CONNECTIONS", 3)
+
+    async def test(visitor: Visitor, host: str, port: int) -> None:
+        held = [await asyncio.open_connection(host, port) for _ in range(3)]
+        reader, writer = await asyncio.open_connection(host, port)
+        assert (await until_closed(reader)).startswith(b"HTTP/1.1 503 ")
+        for _, each in (*held, (reader, writer)):
+            each.close()
+
+        async def answered() -> bool:
+            return (await visitor.get("/login"))[0] == 200
+
+        await until(answered)
+
+    visit_address(tidelog_server, test)
+
+
+def test_connections_count_before_the_handshake(
+    tidelog_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(application, "CONNECTIONS", 1)
+    path = tmp_path / "console.pem"
+    trustme.CA().issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(path)
+
+    async def test(visitor: Visitor, host: str, port: int) -> None:
+        _, silent = await asyncio.open_connection(host, port)
+        reader, writer = await asyncio.open_connection(host, port)
+        assert await until_closed(reader) == b""
+        for each in (silent, writer):
+            each.close()
+
+    visit_address(tidelog_server, test, cert_file=str(path))
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "status"),
+    [
+        ("application/x-www-form-urlencoded", b"user=\xff", 400),
+        ("application/x-www-form-urlencoded; charset=none", b"user=ann", 400),
+        ("multipart/form-data", b"junk", 415),
+        ("multipart/form-data; boundary=x", b"--x\r\njunk\r\n\r\n--x--", 415),
+    ],
+)
+def test_bodies_that_cannot_be_read(tidelog_server: Server, kind: str, body: bytes, status: int) -> None:
+    async def test(visitor: Visitor, host: str, port: int) -> None:
+        headers = {"Content-Type": kind}
+        async with visitor.session.post(f"{visitor.url}/login", data=body, headers=headers) as answer:
+            assert answer.status == status
+
+    visit_address(tidelog_server, test)

@@ -22,9 +22,10 @@ from tests.tidelog.flows.netkit import port_of
 from tests.tidelog.flows.servicekit import MAIN, hosted, served
 from tests.waiting import until
 from tidelog.flows import Flow
-from tidelog.flows.connectors.http import listener
 from tidelog.flows.connectors.sockets import tcp
 from tidelog.flows.service import api, requestbodies
+from tidelog.operating import httpaddress
+from tidelog.operating.httpaddress import HttpAddress, HttpLimits
 
 LONG = 20.0
 GET = b"GET /v1/live HTTP/1.1\r\nHost: localhost\r\n"
@@ -81,13 +82,13 @@ async def head(reader: asyncio.StreamReader) -> bytes:
 
 @contextlib.asynccontextmanager
 async def api_place(monkeypatch: pytest.MonkeyPatch, **limits: Any) -> AsyncIterator[Place]:
-    made: list[listener.HttpListener] = []
+    made: list[HttpAddress] = []
 
-    def noted(options: listener.ListenAddressOptions) -> listener.HttpListener:
-        made.append(listener.HttpListener(options))
+    def noted(host: str, port: int, given: HttpLimits) -> HttpAddress:
+        made.append(HttpAddress(host, port, given))
         return made[0]
 
-    monkeypatch.setattr(api, "HttpListener", noted)
+    monkeypatch.setattr(api, "HttpAddress", noted)
     for name, value in limits.items():
         monkeypatch.setattr(api, name, value)
     async with hosted(MAIN) as host, served(host) as ask:
@@ -193,7 +194,7 @@ async def _drip(writer: asyncio.StreamWriter) -> None:
 
 
 def test_a_slow_body_ends_with_408_at_the_api(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "LINGER", 0.2)
+    monkeypatch.setattr(httpaddress, "LINGER", 0.2)
     monkeypatch.setattr(requestbodies, "BODY_WITHIN", 0.2)
 
     async def test() -> None:
@@ -211,8 +212,8 @@ def test_a_slow_body_ends_with_408_at_the_api(run: Run, monkeypatch: pytest.Monk
 
 
 def test_who_reads_no_answers_is_disconnected(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "UNREAD", 0.3)
-    monkeypatch.setattr(listener, "LINGER", 0.2)
+    monkeypatch.setattr(httpaddress, "UNREAD", 0.3)
+    monkeypatch.setattr(httpaddress, "LINGER", 0.2)
 
     async def test() -> None:
         async with api_place(monkeypatch) as place:
@@ -266,7 +267,7 @@ def test_silence_before_tls_counts_and_ends(run: Run, tmp_path: Path) -> None:
 
 @KINDS
 def test_a_peer_that_has_sent_its_end_gets_its_answer(kind: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "LINGER", 0.2)
+    monkeypatch.setattr(httpaddress, "LINGER", 0.2)
 
     async def test() -> None:
         async with some_place(kind, monkeypatch, 10, LONG, LONG) as place:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from tidelog.flows.api.errors import FlowError
-from tidelog.flows.connectors.http.listener import IDLE, HttpConnection, HttpListener, ListenAddressOptions, is_local
+from tidelog.flows.connectors.http.listener import is_local
 from tidelog.flows.runtime.runningflow import DrainReport
 from tidelog.flows.service import deadletters, page, requestbodies, streamgroups, tap, views
 from tidelog.flows.service.accesscontrol import HEADERS, TOKEN, AccessControl
@@ -17,7 +17,7 @@ from tidelog.flows.service.host import DeployedFlow, FlowHost, NoFlowError
 from tidelog.flows.service.metrics import CONTENT_TYPE, FlowMetrics
 from tidelog.flows.service.openapi import ROUTES, document
 from tidelog.flows.service.requestbodies import ApiError, ReplayBody, StatusBody, answer
-from tidelog.options.units import Duration
+from tidelog.operating.httpaddress import IDLE, HttpAddress, HttpLimits
 
 DEFAULT: Final = "127.0.0.1:9898"
 HEARTBEAT: Final = 5.0  # s between checks whether the client of a tap is still connected
@@ -48,7 +48,7 @@ class FlowApiServer:
             text = f"the token has {len(token)} characters: the minimum is {TOKEN}; openssl rand -hex 32 generates one"
             raise FlowError(text)
         self._runner = web.AppRunner(application(host, token), access_log=None, shutdown_timeout=2.0)
-        self._server: asyncio.Server | None = None
+        self._address: HttpAddress | None = None
         self.url = ""
 
     async def start(self) -> None:
@@ -57,28 +57,20 @@ class FlowApiServer:
         await self._runner.setup()
         handler = self._runner.server
         assert handler is not None  # noqa: S101 - set up above
-        limits = HttpListener(ListenAddressOptions(
-            host=host, port=port, tls=None, max_connections=CONNECTIONS, header_timeout=Duration(HEADERS_WITHIN),
-            idle_timeout=Duration(IDLE),
-        ))  # fmt: skip
+        self._address = HttpAddress(host, port, HttpLimits(CONNECTIONS, HEADERS_WITHIN, IDLE))
         try:
-            self._server = await asyncio.get_running_loop().create_server(
-                lambda: HttpConnection(handler, limits), host, port, backlog=128, reuse_address=True
-            )
+            await self._address.start(handler)
         except OSError as error:
             await self._runner.cleanup()
             raise FlowError(
                 f"{host}:{port} can't be used: {error.strerror or error};"
                 f" name another address with --listen HOST:PORT, or none with --listen none"
             ) from None
-        found = self._server.sockets[0].getsockname()
-        shown = f"[{found[0]}]" if ":" in found[0] else found[0]
-        self.url = f"http://{shown}:{found[1]}"
+        self.url = f"http://{self._address.shown}"
 
     async def stop(self) -> None:
-        server, self._server = self._server, None
-        if server is not None:
-            server.close()
+        if self._address is not None:
+            await self._address.stop()
         await self._runner.cleanup()
 
 
