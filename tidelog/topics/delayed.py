@@ -2,6 +2,8 @@
 
 Rule 1: the partition is determined by the key when the record is sent.
 Rule 2: all times are those of the server: ``delay`` starts when it receives the record.
+Rule 3: earlier versions stored the delayed records of ``orders`` in the stream ``orders:delayed``, from which a worker
+moved them. This version does not deliver them, but reports them.
 """
 
 from __future__ import annotations
@@ -14,11 +16,15 @@ from tidelog.client import calls, tracecontext
 from tidelog.client.entries import StreamId
 from tidelog.client.steps import Steps, checked
 from tidelog.client.tracecontext import TraceContext
+from tidelog.topics.groupprogress import unfinished
 from tidelog.topics.sending import Sender
 from tidelog.topics.settings import TopicError
 from tidelog.transport.call import Call, Value
 
 LONGEST: Final = 100 * 365 * 86_400_000  # ms of a delay
+
+_EARLIER_FIELD: Final = b"delayed:due"  # the first field of a record in the stream of earlier versions
+_EARLIER_GROUP: Final = "mover"
 
 Delay = timedelta | float | None
 
@@ -47,6 +53,15 @@ def due_of(name: str, delay: Delay, at: datetime | None) -> Due | None:
     if not 0 <= seconds * 1000 <= LONGEST:
         raise TopicError(f"{title}: delay is from 0 seconds to 100 years: {delay!r}")
     return Due(round(seconds * 1000), None)
+
+
+def undelivered(name: str) -> Steps[int]:
+    """Return the number of a topic's records that an earlier version delayed and did not deliver (Rule 3)."""
+    stream = f"{name}:delayed"
+    (newest,) = yield [calls.trevrange(stream, count=1)]
+    if isinstance(newest, Exception) or not newest or newest[0].flat[0] != _EARLIER_FIELD:
+        return 0
+    return (yield from unfinished(stream, _EARLIER_GROUP))
 
 
 def send(sender: Sender, record: Any, due: Due) -> Steps[StreamId]:

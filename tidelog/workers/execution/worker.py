@@ -21,6 +21,7 @@ import signal
 import socket
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Self, cast
 from uuid import uuid4
@@ -34,7 +35,7 @@ from tidelog.coordination import Claim, Keeper, Lease, Tenure
 from tidelog.coordination.controlstream import ControlStream
 from tidelog.operating.errortexts import FailureLog
 from tidelog.operating.signals import ENDING, handling, in_main_thread, unhandled
-from tidelog.topics import Topic, TopicError
+from tidelog.topics import Topic, TopicError, delayed
 from tidelog.topics.settings import key_of, read_settings
 from tidelog.transport.asyncconnection import LostError
 from tidelog.transport.backoff import Backoff, Delays
@@ -172,6 +173,7 @@ class Worker:
         """Create the executors and ownerships, before the processors join."""
         await _begun(control)
         await _protected(connection, self.app.processors.values())
+        await _report_undelivered(connection, self.app.topics)
         for declared in self.declared:
             stats = self.stats.get(declared.name) or self._former.get(declared.name)  # continue the counters
             executor = ProcessorExecutor(declared, self._link, self.lease, self.app.grace, stats)
@@ -362,6 +364,18 @@ async def _protected(connection: WorkerConnection, processors: Iterable[Processo
         if await connection.repeat(lambda: create_protecting_groups(processors)):
             return
         await asyncio.sleep(AGAIN)
+
+
+async def _report_undelivered(connection: WorkerConnection, topics: Iterable[str]) -> None:
+    for name in topics:
+        with suppress(redis.ResponseError):  # the user of the worker lacks the permission
+            count = await connection.repeat(partial(delayed.undelivered, name))
+            if count:
+                log.error(
+                    "topic %s: the stream %s:delayed has %d records that an earlier version of tidelog has delayed, and"
+                    " which this version does not deliver. Run a worker of that version until it has delivered them",
+                    name, name, count,
+                )  # fmt: skip
 
 
 async def _all(work: Iterable[Awaitable[None]]) -> None:
