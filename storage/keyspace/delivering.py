@@ -44,7 +44,11 @@ def run(ks: Keyspace, now: int, limit: int, damaged: Damaged) -> bool:
         stream, delayed = ks.live(key, now), ks.delayed.get(key)  # an expired key is deleted
         left -= 1
         if isinstance(stream, Stream) and delayed is not None:
-            left -= _deliver(ks, key, stream, delayed, now, served, max(1, left), damaged)
+            try:
+                left -= _deliver(ks, key, stream, delayed, now, served, max(1, left), damaged)
+            except Exception:  # a bug, or the store can't be read: without a timer, nothing more would be delivered
+                ks.due.arm(timers.DUE_WALL, key, b"", now + RETRY_MS)
+                raise
     return True
 
 

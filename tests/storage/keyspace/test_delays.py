@@ -174,3 +174,20 @@ def test_a_record_that_removes_another_entry_is_refused(other: list[bytes]) -> N
     for record in (records.cancel(b"s", 0, bad), records.join(b"s", NOW, 0, NOW, 5, 5, [0], [bad])):
         with pytest.raises(CorruptError, match=r"that do(es)? not exist"):
             replay(ks, record)
+
+
+@pytest.mark.interpreted
+def test_a_delivery_that_fails_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> bool:
+        raise OSError("the store can't be read")
+
+    ks = empty()
+    call(ks, NOW, "TDELAY", "s", "IN", 0, "f", "v")
+    with monkeypatch.context() as broken:
+        broken.setattr(delivering, "_append", fails)
+        with pytest.raises(OSError, match="can't be read"):
+            delivering.run(ks, NOW, 100, undamaged)
+    delivering.run(ks, NOW + delivering.RETRY_MS - 1, 100, undamaged)
+    assert ks.delayed_count == 1
+    delivering.run(ks, NOW + delivering.RETRY_MS, 100, undamaged)
+    assert ks.delayed_count == 0
