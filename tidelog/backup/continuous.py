@@ -130,7 +130,6 @@ class ContinuousBackup:
             self._found = None
             if not self._recurring.scheduled:
                 self._recurring.taken(self._base_ms())
-            self._delays.reset()
             assert self._writer is not None  # noqa: S101 - set by both branches
             self._follow(source, self._writer)
 
@@ -191,6 +190,7 @@ class ContinuousBackup:
     def _take(self, source: BackupSource, writer: LogWriter) -> LogPart | None:
         part = source.take_log(writer.position.offset, POLL)
         if part is not None:
+            self._delays.reset()  # not before: a server may accept connections and close each of them
             if writer.must_end(part, source.replid):
                 self._store(writer)
             writer.add(part, source.replid)

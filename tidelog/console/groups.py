@@ -21,6 +21,7 @@ from tidelog.transport.call import Call, plain
 from tidelog.transport.errors import message_of
 
 LISTED: Final = 200  # groups whose lag is shown
+CONSUMERS: Final = 200  # consumers of a group that are shown
 PENDING: Final = 50  # pending messages of a page
 SAMPLE: Final = 5  # entries of a preview
 COUNTED: Final = 1000  # entries that are counted on a redis-server
@@ -105,10 +106,16 @@ class StreamGroups:
             for entry_id, consumer, idle, deliveries in reply
         ]
 
-    async def consumers(self, key: bytes, name: bytes) -> list[dict[str, Any]]:
-        """Return the consumers of a group with ``name``, ``pending`` and ``idle`` in ms."""
+    async def consumers(self, key: bytes, name: bytes) -> tuple[list[dict[str, Any]], int]:
+        """Return the consumers of a group with ``name``, ``pending`` and ``idle`` in ms, and the number of all.
+
+        If there are more than CONSUMERS, those with the most pending messages are returned.
+        """
         (reply,) = await self._ask(plain("XINFO", "CONSUMERS", key, name))
-        return [_pairs(each) for each in reply]
+        found = [_pairs(each) for each in reply]
+        if len(found) > CONSUMERS:
+            found.sort(key=lambda each: -int(each["pending"]))
+        return found[:CONSUMERS], len(found)
 
     # -- changes -------------------------------------------------------------------------------------------------
     async def position(self, key: bytes, words: str) -> StreamId:

@@ -52,6 +52,9 @@ class HistoryRecorder:
             session.history_problem = ""  # it is not known
             log.debug("no sample: %s", error)
             return False
+        except Exception as error:  # a sample must not prevent a login
+            log.error("no sample: %s", error, exc_info=error)
+            session.history_problem = f"Internal error: {type(error).__name__}. The log of the console has more."
         session.history_checked = monotonic()
         return not session.history_problem
 

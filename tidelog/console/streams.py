@@ -134,8 +134,8 @@ class StreamReader:
     async def newest_after(self, key: bytes, last: StreamId | None, most: int) -> tuple[list[Entry], int]:
         """Return the newest entries after an ID, newest first, and how many older ones after it were left out."""
         bound = "-" if last is None else f"({last}"
-        (entries,) = await self._ask(self._range("TREVRANGE", key, "+", bound, most))
-        if len(entries) < most or last is None or not self.tidelog:
+        entries = await self._read(key, "TREVRANGE", "+", bound, most)
+        if len(entries) < FIRST or last is None or not self.tidelog:
             return entries, 0
         (count,) = await self._ask(calls.tcount(key, f"({last}", f"({entries[-1].id}"))
         return entries, int(count)
@@ -166,12 +166,12 @@ class StreamReader:
         counts = await self._ask(*(calls.tcount(key, at, at + step - 1) for at in times))
         return times, counts
 
-    async def _read(self, key: bytes, command: str, first: str, last: str) -> list[Entry]:
+    async def _read(self, key: bytes, command: str, first: str, last: str, most: int = PAGE) -> list[Entry]:
         (entries,) = await self._ask(self._range(command, key, first, last, FIRST))
         if len(entries) < FIRST:
             return list(entries)
         average = 1 + sum(map(_bytes_of, entries)) // FIRST
-        more = min(PAGE - FIRST, max(0, BYTES // average - FIRST))
+        more = min(most - FIRST, max(0, BYTES // average - FIRST))
         if more:
             (others,) = await self._ask(self._range(command, key, f"({entries[-1].id}", last, more))
             entries += others

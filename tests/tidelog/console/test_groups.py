@@ -12,6 +12,7 @@ import redis
 
 from tests.conftest import RedisServer
 from tests.tidelog.console.consolekit import ConsoleBench, Visitor, add_user, audited, benched, visit
+from tidelog.console import groups
 from tidelog.console.application import ConsoleServer
 from tidelog.console.groups import PENDING
 from tidelog.testing import Server
@@ -104,6 +105,27 @@ def test_a_reset_has_a_preview(tidelog_server: Server, tmp_path: Path) -> None:
         assert client.tread("s", "0", 1, group="g").entries[0]["n"] == b"<b>3</b>"
     (line,) = [line for line in audited(path) if line["action"] == "reset"]
     assert line["detail"] == {"before": str(ids[8]), "after": str(ids[2])}
+
+
+def test_many_consumers(tidelog_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page has those with the most pending messages."""
+    monkeypatch.setattr(groups, "CONSUMERS", 3)
+    add_user(tidelog_server, "ann")
+    with tidelog_server.client() as client:
+        for number in range(5):
+            client.tappend("s", {"n": number})
+        client.redis.xgroup_create("s", "g", "0")
+        for number in range(5):
+            client.redis.xreadgroup("g", f"consumer-{number}", {"s": ">"}, count=1 if number > 2 else None)
+
+    async def test(visitor: Visitor, console: ConsoleServer) -> None:
+        await visitor.log_in()
+        _, text, _ = await visitor.get("/streams/group?key=s&group=g")
+        assert text.count('<th scope="row" class="mono">consumer-') == 3
+        assert "The 3 of 5 consumers with the most pending messages." in text
+        assert '<th scope="row" class="mono">consumer-0</th>' in text
+
+    visit(tidelog_server, test, history=False)
 
 
 def test_pending_messages_are_paged(tidelog_server: Server) -> None:

@@ -137,6 +137,10 @@ def test_new_entries_are_limited_and_the_others_counted(tidelog_server: Server) 
         assert ([entry["n"] for entry in entries], skipped) == ([b"%d" % n for n in range(50, 30, -1)], 30)
         entries, skipped = await reader.newest_after(b"s", first, 100)
         assert (len(entries), skipped) == (50, 0)
+        with tidelog_server.client() as client:
+            client.tmappend("s", ["n"], [("x" * 1_000_000,) for _ in range(20)])
+        entries, skipped = await reader.newest_after(b"s", first, 100)
+        assert (len(entries), skipped) == (5, 65)  # at most about BYTES
 
     read(tidelog_server.url, test)
 

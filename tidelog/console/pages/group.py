@@ -58,9 +58,10 @@ class GroupPages:
         after = id_in(request.query["after"]) if request.query.get("after") else None
         pending = await groups.pending(key, name, after)
         oldest = pending[0] if after is None and pending else next(iter(await groups.pending(key, name, None)), None)
+        consumers, total = await groups.consumers(key, name)
         return self._site.page(
             request, "group.html", key=key, group=group, pending=pending, oldest=oldest, after=after,
-            more=len(pending) == PENDING, consumers=await groups.consumers(key, name), tidelog=reader.tidelog,
+            more=len(pending) == PENDING, consumers=consumers, consumers_total=total, tidelog=reader.tidelog,
             id_text=reader.id_text, now=_now(),
         )  # fmt: skip
 

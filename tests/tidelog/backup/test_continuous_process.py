@@ -1,4 +1,4 @@
-"""Further base backups of a continuous backup, and base backups that must not be taken at the same time. No servers."""
+"""The process of a continuous backup: one base backup at a time, and servers that close connections. No servers."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
-from tests.tidelog.backup.test_until import ID
+from tests.tidelog.backup.test_until import ID, base
 from tidelog.backup import continuous, recurring, take
 from tidelog.backup.continuous import ContinuousBackup, ContinuousOptions
 from tidelog.backup.frames import COPY, DONE, ONE, TWO, BackupFrame, LogPart
 from tidelog.backup.lock import TargetLock
 from tidelog.backup.targets import BackupError, LocalTarget
+from tidelog.transport.backoff import Backoff
 
 
 class Source:
@@ -94,3 +95,28 @@ def test_one_base_backup_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         with pytest.raises(BackupError, match="runs: False"):
             backup._base(source, datetime.now(UTC))
     assert said == []
+
+
+def test_a_server_that_closes_each_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The delays increase, and not each attempt is reported."""
+    said: list[str] = []
+    stop = threading.Event()
+    attempts = 0
+
+    class Closing(Source):
+        continued = True
+
+        def take_log(self, *_: object) -> LogPart:
+            nonlocal attempts
+            attempts += 1
+            if attempts == 9:
+                stop.set()
+            raise BackupError("the server closed the connection")
+
+    monkeypatch.setattr(continuous, "BackupSource", Closing)
+    monkeypatch.setattr(continuous, "BACKOFF", Backoff(first=0.001, most=0.01))
+    base(LocalTarget(tmp_path))
+    options = ContinuousOptions(1, None)
+    ContinuousBackup("redis://db1", str(tmp_path), options, said.append, lambda *_: None, stop).run()
+    assert attempts >= 9
+    assert len([line for line in said if "connecting to the server again" in line]) == 1
