@@ -20,6 +20,7 @@ import click
 import pytest
 import yaml
 
+from persistence.history import BOOT_ID
 from tests.waiting import eventually
 from tidelog import Client
 from tidelog.cli.program import main
@@ -101,6 +102,13 @@ def test_the_server_starts_as_its_units_start_it(tmp_path: Path, monkeypatch: py
             finally:
                 process.kill()
                 process.wait()
+
+
+@pytest.mark.parametrize("name", ["tidelog-server.service", "tidelog-member@.service"])
+def test_servers_can_read_the_boot_id(name: str) -> None:
+    """The replication ID of a leader and a coordinator ``file:`` depend on it, and ProcSubset=pid hides /proc/sys."""
+    assert not BOOT_ID.is_relative_to("/proc/self")
+    assert Unit(PACKAGING / "systemd" / name).service.get("ProcSubset", "all") == "all"
 
 
 @pytest.mark.parametrize("name", ["tidelog-worker@.service", "tidelog-flows@.service"])
