@@ -126,7 +126,7 @@ class ContinuousBackup:
                 if after is not None:
                     self._say(f"{_why_not(source, after)}: a new base backup is taken")
                 self._found = None
-                self._base(source, began)
+                self._base(source, began, other=after is not None)
             self._found = None
             if not self._recurring.scheduled:
                 self._recurring.taken(self._base_ms())
@@ -139,8 +139,12 @@ class ContinuousBackup:
             self._place.remove(chunk.file)
         return LogWriter(found.log, found.position, found.known, found.previous)
 
-    def _base(self, source: BackupSource, began: datetime) -> None:
-        """Take a base backup. The log continues in another directory."""
+    def _base(self, source: BackupSource, began: datetime, other: bool) -> None:
+        """Take a base backup. The log continues in another directory.
+
+        ``other``: the server could not continue the log at the target. One more base backup is kept then: a server that
+        has lost its data would otherwise replace the last copy of it.
+        """
         if self._writer is not None:
             self._store(self._writer)
             self._writer = None
@@ -154,7 +158,7 @@ class ContinuousBackup:
         self._recurring.taken(ranges.ms_of(base.began))
         if self._options.keep:
             try:
-                prune(self._place, self._options.keep, self._lock, source.working)
+                prune(self._place, self._options.keep + other, self._lock, source.working)
             except LockLostError:
                 raise
             except BackupError as error:

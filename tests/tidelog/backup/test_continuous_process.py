@@ -9,15 +9,16 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
-from tests.tidelog.backup.test_until import ID, base
-from tidelog.backup import continuous, recurring, take
+from tests.tidelog.backup.test_until import BEGAN, ID, OTHER, add, base, writer
+from tidelog.backup import continuous, ranges, recurring, take
 from tidelog.backup.continuous import ContinuousBackup, ContinuousOptions
 from tidelog.backup.frames import COPY, DONE, ONE, TWO, BackupFrame, LogPart
 from tidelog.backup.lock import TargetLock
+from tidelog.backup.manifest import BackupManifest
 from tidelog.backup.targets import BackupError, LocalTarget
 from tidelog.transport.backoff import Backoff
 
@@ -93,7 +94,7 @@ def test_one_base_backup_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(continuous, "take_base", take_base)
         source: Any = Source()
         with pytest.raises(BackupError, match="runs: False"):
-            backup._base(source, datetime.now(UTC))
+            backup._base(source, datetime.now(UTC), other=False)
     assert said == []
 
 
@@ -120,3 +121,29 @@ def test_a_server_that_closes_each_connection(tmp_path: Path, monkeypatch: pytes
     ContinuousBackup("redis://db1", str(tmp_path), options, said.append, lambda *_: None, stop).run()
     assert attempts >= 9
     assert len([line for line in said if "connecting to the server again" in line]) == 1
+
+
+def test_the_history_before_a_failover_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as that of a server which lost its data directory: --keep 1 would remove the only copy of the data."""
+    place, stop = LocalTarget(tmp_path), threading.Event()
+    log = writer(base(place))
+    add(log, place, (500, [b"x" * 10]))
+
+    class Empty(Source):
+        continued = False
+        points: ClassVar[dict[str, int]] = {OTHER: 0}
+
+        def take_log(self, *_: object) -> LogPart:
+            stop.set()
+            raise BackupError("the server closed the connection")
+
+    def take_base(*_: object) -> tuple[BackupManifest, int]:
+        return base(place, BEGAN + 5000, offset=10, replid=OTHER), 0
+
+    monkeypatch.setattr(continuous, "BackupSource", Empty)
+    monkeypatch.setattr(continuous, "take_base", take_base)
+    said: list[str] = []
+    options = ContinuousOptions(1, keep=1)
+    ContinuousBackup("redis://db1", str(tmp_path), options, said.append, lambda *_: None, stop).run()
+    assert "a new base backup is taken" in said[0]
+    assert [(each.begin, each.end) for each in ranges.ranges(place)] == [(1000, 1010), (10, 10)]
