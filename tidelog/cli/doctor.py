@@ -19,8 +19,9 @@ from tidelog.operating.terminal import echo
 @click.command()
 @url_option
 @click.option(
-    "--dir", "directory", type=click.Path(path_type=Path), help="Data directory; default: the server's, or ./data."
-)
+    "--dir", "directory", type=click.Path(path_type=Path),
+    help="Data directory. Default: the server's, or ./data if no server answers.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def doctor(context: click.Context, url: str, directory: Path | None, as_json: bool) -> None:
@@ -46,7 +47,8 @@ def doctor(context: click.Context, url: str, directory: Path | None, as_json: bo
         progress.show_text("checking the server")
         of_servers = list(servers.findings())
         progress.show_text("checking the machine")
-        findings = [*machine_findings((directory or servers.directory or Path("data")).absolute()), *of_servers]
+        where = directory or servers.directory or (None if servers.answered else Path("data"))
+        findings = [*machine_findings(where and where.absolute()), *of_servers]
     if as_json:
         echo(json.dumps(document(findings)))
     else:

@@ -44,13 +44,16 @@ REINSTALL: Final = (
 )
 
 
-def machine_findings(directory: Path, root: Path = Path("/")) -> Iterator[Finding]:
-    """Run all checks. ``directory``: of the data. ``root``: of /proc and /sys."""
+def machine_findings(directory: Path | None, root: Path = Path("/")) -> Iterator[Finding]:
+    """Run all checks. ``directory``: of the data; None: it is not on this machine. ``root``: of /proc and /sys."""
     yield from _software()
     yield from _limits()
     yield from _kernel(root)
-    yield from _data(directory)
-    yield from _disk(directory, root)
+    if directory is None:
+        yield Finding("data directory", "unknown", "not found on this machine: name it with --dir, or run this there")
+    else:
+        yield from _data(directory)
+        yield from _disk(directory, root)
 
 
 # -- software ---------------------------------------------------------------------------------------------------------
@@ -242,7 +245,7 @@ def _mount_of(there: Path, root: Path) -> Mount | None:
     for line in lines:
         words, _, rest = line.partition(" - ")
         _, _, device, _, point = words.split()[:5]
-        point = point.encode().decode("unicode_escape")  # blanks are written as \040
+        point = point.encode().decode("unicode_escape").encode("latin-1").decode("utf-8", "replace")  # \040: a blank
         if path.is_relative_to(point) and (found is None or len(point) >= len(found.point)):
             found = Mount(point, device, rest.split()[0])
     return found

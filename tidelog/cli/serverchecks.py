@@ -30,12 +30,13 @@ Info = Mapping[str, str]
 
 
 class DoctorServers:
-    """The servers that a URL names. ``directory`` is set by ``findings``."""
+    """The servers that a URL names. ``answered`` and ``directory`` are set by ``findings``."""
 
     def __init__(self, url: str, *, required: bool) -> None:
         """Raise ValueError if the URL is invalid. ``required``: a server that does not answer is a problem."""
         self._access = Access.of(url).single_attempt(ANSWER_MS)
         self._required = required
+        self.answered = False
         self.directory: Path | None = None  # of the data of the first server, if this machine has a directory there
 
     def findings(self) -> Iterator[Finding]:
@@ -62,6 +63,7 @@ class DoctorServers:
         connection = leading.leader() if leading is not None else BlockingConnection(self._access, str(url), NAME)
         try:
             info = parse_info(connection.ask("INFO").decode("utf-8", "replace"))
+            self.answered = True
             yield from server_findings(connection.place, info)
             if self.directory is None:
                 self.directory = _directory(connection)

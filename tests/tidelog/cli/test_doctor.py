@@ -99,7 +99,7 @@ def test_limits(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("kind", ["nfs4", "fuse.sshfs", "9p", "tmpfs", "overlay"])
 def test_file_systems(root: Path, tmp_path: Path, kind: str) -> None:
     assert check(tmp_path, root, "file system").value == "ext4 at /, solid state or virtual disk"
-    data = tmp_path / "my data"
+    data = tmp_path / "my dáta"
     data.mkdir()
     mount = f"30 27 0:99 / {str(data).replace(' ', chr(92) + '040')} rw - {kind} x rw\n"
     write(root / "proc/self/mountinfo", PLAIN + mount)
@@ -135,6 +135,22 @@ def test_data_directories(root: Path, tmp_path: Path) -> None:
     write(data / "tidelog.format", "")
     assert check(data, root, "data directory").status == "ok"
     assert check(data / "thesis.tex", root, "data directory").value == f"{data}/thesis.tex is not a directory"
+
+
+def test_a_server_on_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files in ./data of this machine are not its data."""
+    given: list[Path | None] = []
+
+    def noted(directory: Path | None) -> list[Finding]:
+        given.append(directory)
+        return [found for found in machine_findings(directory) if found.check == "data directory"]
+
+    monkeypatch.setattr("tidelog.cli.doctor.machine_findings", noted)
+    with running_server() as server:
+        monkeypatch.setattr("tidelog.cli.serverchecks._directory", lambda _: None)
+        result = CliRunner().invoke(main, ["doctor", "--json", "--url", server.url])
+        assert '"unknown"' in result.output
+    assert given == [None]
 
 
 def test_a_directory_of_another_user(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
