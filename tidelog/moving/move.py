@@ -223,7 +223,7 @@ class _Move:
                         " target"
                     )
             except CommandRefusedError as error:
-                notes.append(f"the number of delayed entries of the source is unknown: {error}")
+                notes.append(f"the number of delayed entries of the source is not known: {error}")
 
     def _with_ttl(self) -> int:
         count = 0
