@@ -372,8 +372,8 @@ async def _report_undelivered(connection: WorkerConnection, topics: Iterable[str
             count = await connection.repeat(partial(delayed.undelivered, name))
             if count:
                 log.error(
-                    "topic %s: the stream %s:delayed has %d records that an earlier version of tidelog has delayed, and"
-                    " which this version does not deliver. Run a worker of that version until it has delivered them",
+                    "topic %s: the stream %s:delayed has %d records that an earlier version of tidelog delayed. This"
+                    " version does not deliver them. Run a worker of the earlier version until it has delivered them",
                     name, name, count,
                 )  # fmt: skip
 
