@@ -8,19 +8,18 @@ from pathlib import Path
 import lmdb
 import pytest
 
+pytest.importorskip("storage.nodes._coded", reason="nothing is compiled here: no node is coded")
+
 from persistence.fullcopy import Incoming
 from persistence.history import History
 from persistence.layout import U64, signed
 from persistence.store import Store
 from persistence.storecopy import META, NODES, Entry, UnknownDatabaseError, entries
 from resp.errors import CorruptError
-from storage.nodes import coder
 from storage.nodes.coded import is_coded
 from tests.persistence.datakit import RING, append, checkpoint, delete, keyspace, opened, readings
 from tests.persistence.test_fullcopy import packed
 from tests.storage.nodes.test_coded import forged
-
-pytestmark = pytest.mark.skipif(not coder.CODES, reason="nothing is compiled here: no node is coded")
 
 OURS = History("a" * 40, [("b" * 40, 17)])
 
