@@ -22,8 +22,9 @@ from tidelog.console.pages import deadletters, group, login, overview, stream, s
 from tidelog.console.pages.site import ConsoleSite
 from tidelog.console.recorder import HistoryRecorder
 from tidelog.console.rendering import Renderer
-from tidelog.console.security import guard, is_loopback
+from tidelog.console.security import guard
 from tidelog.console.sessions import ConsoleSessions
+from tidelog.operating.hostnames import is_local
 from tidelog.operating.httpaddress import HttpAddress, HttpLimits
 from tidelog.transport.access import Access
 from tidelog.transport.cancellation import cancel_and_wait
@@ -54,7 +55,7 @@ class ConsoleServer:
 
     def __init__(self, options: ConsoleOptions) -> None:
         self._host, self._port = _address(options.listen)
-        access, local = options.access, is_loopback(self._host)
+        access, local = options.access, is_local(self._host)
         if access.username or access.password or any("@" in url for url in access.urls):
             raise ConsoleError("the URL has a user or password: users of the console log in with their own")
         if not local and not options.cert_file and not options.without_tls:
@@ -120,7 +121,7 @@ def _cli(access: Access) -> str:
     place = access.address(access.urls[0])
     if place.path:
         return f"-s {shlex.quote(place.path)}"
-    host = "" if is_loopback(place.host) else f"-h {place.host} "
+    host = "" if is_local(place.host) else f"-h {place.host} "
     port = "" if place.port == REDIS_PORT else f"-p {place.port} "
     return f"{host}{port}{'--tls ' if place.tls else ''}".strip()
 

@@ -14,11 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import ipaddress
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
-from urllib.parse import urlsplit
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
@@ -26,6 +24,7 @@ from aiohttp.typedefs import Middleware
 from tidelog.console.errors import PageError, SessionEndedError, UnavailableError
 from tidelog.console.rendering import Renderer, is_fragment
 from tidelog.console.sessions import ConsoleSession, ConsoleSessions
+from tidelog.operating.hostnames import host_name, is_local
 from tidelog.operating.httpaddress import handling
 from tidelog.operating.tasks import BackgroundTasks
 
@@ -52,16 +51,6 @@ HEADERS: Final = {
 }
 
 
-def is_loopback(host: str) -> bool:
-    """Return whether a host is a name or address of this machine that other machines can't reach."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
 def guard(sessions: ConsoleSessions, renderer: Renderer, local: bool) -> Middleware:
     """Return the middleware that checks requests and turns errors into pages. local: only this machine can connect."""
 
@@ -85,7 +74,7 @@ def guard(sessions: ConsoleSessions, renderer: Renderer, local: bool) -> Middlew
 async def _checked(
     request: web.Request, handler: Handler, sessions: ConsoleSessions, local: bool, changes: BackgroundTasks
 ) -> web.StreamResponse:
-    if local and not is_loopback(_host_name(request.headers.get("Host", ""))):
+    if local and not is_local(host_name(request.headers.get("Host", ""))):
         raise PageError(403, "The console accepts only local names of its machine, such as localhost, in the address.")
     session = sessions.find(request.cookies.get(COOKIE, ""))
     if session is not None:
@@ -140,13 +129,6 @@ async def _check_token(request: web.Request, session: ConsoleSession) -> None:
         given = str((await request.post()).get("csrf", ""))
     if not hmac.compare_digest(given.encode("utf-8", "replace"), session.csrf.encode()):
         raise PageError(403, "The form is from an earlier login. Reload the page and try again.")
-
-
-def _host_name(given: str) -> str:
-    try:
-        return urlsplit(f"//{given}").hostname or ""
-    except ValueError:
-        return ""
 
 
 def _refused(request: web.Request, error: Exception, renderer: Renderer) -> web.StreamResponse:

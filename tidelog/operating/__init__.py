@@ -8,6 +8,7 @@
     tables         tables, pairs, sizes and durations
     throughput     rates and dead letters of workers, jobs and flows
     watch          ``--watch``, ``--interval`` and ``--json`` of status commands
+    hostnames      which hosts only this machine can reach
     httpaddress    the HTTP connections of one address, with limits, for servers of aiohttp
     metricsserver  the HTTP server of ``/metrics``
 

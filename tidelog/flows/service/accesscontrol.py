@@ -19,10 +19,10 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from tidelog.flows.api.errors import FlowError, FlowFileError
-from tidelog.flows.connectors.http.listener import host_name, is_local
 from tidelog.flows.service.desired import DesiredStateError
 from tidelog.flows.service.host import BusyError, NoFlowError
 from tidelog.flows.service.requestbodies import ApiError, wrong
+from tidelog.operating.hostnames import host_name, is_local
 from tidelog.operating.httpaddress import handling
 
 log = logging.getLogger("tidelog.flows")

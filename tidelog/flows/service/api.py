@@ -9,7 +9,6 @@ from typing import Any, Final
 from aiohttp import web
 
 from tidelog.flows.api.errors import FlowError
-from tidelog.flows.connectors.http.listener import is_local
 from tidelog.flows.runtime.runningflow import DrainReport
 from tidelog.flows.service import deadletters, page, requestbodies, streamgroups, tap, views
 from tidelog.flows.service.accesscontrol import HEADERS, TOKEN, AccessControl
@@ -17,6 +16,7 @@ from tidelog.flows.service.host import DeployedFlow, FlowHost, NoFlowError
 from tidelog.flows.service.metrics import CONTENT_TYPE, FlowMetrics
 from tidelog.flows.service.openapi import ROUTES, document
 from tidelog.flows.service.requestbodies import ApiError, ReplayBody, StatusBody, answer
+from tidelog.operating.hostnames import is_local
 from tidelog.operating.httpaddress import IDLE, HttpAddress, HttpLimits
 
 DEFAULT: Final = "127.0.0.1:9898"

@@ -12,16 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import math
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
-from urllib.parse import urlsplit
 
 from aiohttp import web
 
 from tidelog.flows.connectors.http.options import ServerTlsOptions
+from tidelog.operating.hostnames import host_name, is_local
 from tidelog.operating.httpaddress import LINGER, HttpAddress, HttpLimits, handling
 from tidelog.options.structs import Struct
 from tidelog.options.units import Duration
@@ -63,24 +62,6 @@ def check_path(path: str) -> None:
     """Raise ValueError if the path is not valid."""
     if not path.startswith("/") or "*" in path[:-1] or (path.endswith("*") and not path.endswith("/*")):
         raise ValueError(f"path: {path!r}: use the form /in, or /in/* for all paths that begin with /in/")
-
-
-def is_local(host: str) -> bool:
-    """Return whether only this machine can connect to a listening address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
-def host_name(given: str) -> str:
-    """Return the host in a ``Host`` header; empty if it is not valid."""
-    try:
-        return urlsplit(f"//{given}").hostname or ""
-    except ValueError:
-        return ""
 
 
 def origin_allowed(headers: Mapping[str, str], host: str, origins: Collection[str] | None) -> bool:
