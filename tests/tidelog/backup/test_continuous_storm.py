@@ -41,30 +41,30 @@ def test_random_kills(made: Cluster, tmp_path: Path, source: str) -> None:
     followed = leader if source == "leader" else replica
     program = Program(leader, seed)
     end_at = time.monotonic() + 30 * MINUTES
-    backups, turns = ExitStack(), 0
-    backup = backups.enter_context(Follower(target, followed))
-    wait_until(lambda: manifests(target), "a base backup")
-    while not turns or time.monotonic() < end_at:
-        turns += 1
-        program.run(chance.randrange(1, 40))
-        time.sleep(chance.uniform(0, 1.5))  # the crash must come at a random moment
-        what = chance.choice(("backup", "leader", "replica"))
-        if what == "backup":
-            backup.kill()
-            program.run(chance.randrange(20))
-            backup = backups.enter_context(Follower(target, followed))
-            wait_until(lambda: backup.said("following the log"), "it has connected")  # noqa: B023
-        elif what == "leader":
-            leader.kill()
-            leader.start()
-        else:
-            replica.kill()
-            program.run(chance.randrange(20))
-            replica.start()
-        wait_until(lambda: in_sync(leader, replica), "the replica is back")
-    assert_same(leader, replica)
-    end = backup.has(followed)
-    backups.close()
+    turns = 0
+    with ExitStack() as backups:
+        backup = backups.enter_context(Follower(target, followed))
+        wait_until(lambda: manifests(target), "a base backup")
+        while not turns or time.monotonic() < end_at:
+            turns += 1
+            program.run(chance.randrange(1, 40))
+            time.sleep(chance.uniform(0, 1.5))  # the crash must come at a random moment
+            what = chance.choice(("backup", "leader", "replica"))
+            if what == "backup":
+                backup.kill()
+                program.run(chance.randrange(20))
+                backup = backups.enter_context(Follower(target, followed))
+                wait_until(lambda: backup.said("following the log"), "it has connected")  # noqa: B023
+            elif what == "leader":
+                leader.kill()
+                leader.start()
+            else:
+                replica.kill()
+                program.run(chance.randrange(20))
+                replica.start()
+            wait_until(lambda: in_sync(leader, replica), "the replica is back")
+        assert_same(leader, replica)
+        end = backup.has(followed)
     assert (len(manifests(target)), len(found(target))) == (1, 1)  # every end of a process was bridged
     tidelog("verify", target, "--all")
     points = [offset for offset in program.digests if found(target)[0].begin <= offset <= end]
