@@ -56,19 +56,19 @@ def _delete_raw(name: bytes, ctx: Context, raws: list[bytes]) -> int:
     return _delete_at(ctx.ks, name, stream, ordered)
 
 
-def _delete(ks: Keyspace, name: bytes, stream: Stream, ids: list[int]) -> None:
-    """Delete the existing entries among these IDs, which ascend."""
-    _delete_at(ks, name, stream, [raw_id(entry_id) for entry_id in ids])
-
-
 def _delete_at(ks: Keyspace, name: bytes, stream: Stream, raws: list[bytes]) -> int:
     """Delete the entries of these IDs of 16 bytes. Returns how many existed."""
     ordinals: list[int] = []
     highest = stream.add_ords(raws, ordinals)
+    _delete_found(ks, name, stream, ordinals, highest)
+    return len(ordinals)
+
+
+def _delete_found(ks: Keyspace, name: bytes, stream: Stream, ordinals: list[int], highest: int) -> None:
+    """Delete the entries with these ordinals, the last of which has the ID ``highest``."""
     if ordinals:
         ks.delete_entries(name, stream, ordinals, highest)
         ks.notify(events.STREAM, b"xdel", name)
-    return len(ordinals)
 
 
 @command(
@@ -159,11 +159,14 @@ class Deletion:
             ctx.touch(group)
             wanted = _pending_of(group, wanted)
             left = set(wanted)
-            groupmutators.ack(ks, key, stream, group, [raw_id(entry_id) for entry_id in wanted])
         else:
             left = set(stream.ids_of(stream.ords_of(wanted)))
-        kept = _needed(stream, wanted) if references == b"ACKED" else set()
-        _delete(ks, key, stream, [entry_id for entry_id in wanted if entry_id not in kept])
+        kept = _needed(stream, wanted, group if self._acks else None) if references == b"ACKED" else set()
+        ordinals: list[int] = []  # found first, since a node may be damaged
+        highest = stream.add_ords([raw_id(entry_id) for entry_id in wanted if entry_id not in kept], ordinals)
+        if self._acks and group is not None:
+            groupmutators.ack(ks, key, stream, group, [raw_id(entry_id) for entry_id in wanted])
+        _delete_found(ks, key, stream, ordinals, highest)
         if references == b"DELREF":
             _drop_references(ks, key, stream, wanted)
         results: list[int] = []
@@ -196,13 +199,15 @@ def _pending_of(group: Group, ids: list[int]) -> list[int]:
     return [int.from_bytes(raw, "big") for raw in found]
 
 
-def _needed(stream: Stream, ids: list[int]) -> set[int]:
-    """Return which of the IDs some group has not read yet or has pending."""
+def _needed(stream: Stream, ids: list[int], acking: Group | None) -> set[int]:
+    """Return which of the IDs some group has not read yet, or has pending. ``acking``: the group that acknowledges
+    them, for XACKDEL."""
     needed: set[int] = set()
     for group in stream.groups.values():
         if not ids or ids[-1] > group.offset:
             needed.update([entry_id for entry_id in ids if entry_id > group.offset])
-        needed.update(_pending_of(group, ids))
+        if group is not acking:
+            needed.update(_pending_of(group, ids))
     return needed
 
 

@@ -20,6 +20,7 @@ from commands.slicing import AT_ONCE
 from commands.streams.newentries import NEW_AT_ONCE, NO_MORE, NewEntries
 from resp import errors
 from resp import reply as encode
+from resp.errors import DamagedNodeError
 from storage.groups.group import Group
 from storage.keyspace import groupmutators
 from storage.keyspace.groupmutators import Messages, Ownership
@@ -105,8 +106,15 @@ class LongRead:
             name, after = read.keys[self._at], read.ids[self._at]
             kind = NewRead if after == NEW else HistoryRead
             key = self._key = kind(read, name, after, self._started, limits)
-        if key.step(ctx):
-            return None
+        damaged = False
+        try:
+            if key.step(ctx):
+                return None
+        except DamagedNodeError as error:
+            if not self.begun():
+                raise
+            ctx.ks.note_damage(error)  # the reply has what was delivered
+            damaged = True
         part = key.part()
         if part is not None:
             self._parts.append(part)
@@ -114,7 +122,7 @@ class LongRead:
                 limits.end(part.count)
         self._key = None
         self._at += 1
-        if self._at < len(read.keys) and not (limits is not None and limits.reached()):
+        if self._at < len(read.keys) and not damaged and not (limits is not None and limits.reached()):
             return None
         proto = ctx.session.proto
         return keys_reply(proto, self._parts) if self._parts else encode.null_array(proto)

@@ -22,7 +22,7 @@ from commands.slicing import AT_ONCE
 from commands.streams.newentries import NEW_AT_ONCE
 from resp import errors
 from resp import reply as encode
-from resp.errors import CommandError
+from resp.errors import CommandError, DamagedNodeError
 from storage.groups.group import Group
 from storage.groups.pending import PendingRow
 from storage.keyspace import groupmutators
@@ -129,6 +129,10 @@ def _serve(ctx: Context, read: GroupReadArgs) -> list[KeyPart]:
                 parts.append(part)
                 if limits is not None:
                     limits.end(part.count)
+    except DamagedNodeError as error:
+        if not parts:
+            raise
+        ctx.ks.note_damage(error)  # the reply has what was delivered
     except CommandError:
         for part in parts:
             part.close()

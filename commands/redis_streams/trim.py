@@ -14,10 +14,10 @@ from commands.declare import arg, command, key, opt
 from commands.parse import each_option, integer
 from commands.redis_streams.ids import strict_id
 from commands.redis_streams.options import MAXLEN_OR_MINID, REFERENCES, AddTrimOptions
-from commands.redis_streams.trimming import trim_border, trimming_of
+from commands.redis_streams.trimming import border_after, trim_border, trimming_of
 from resp import errors
 from resp import reply as encode
-from resp.errors import CommandError
+from resp.errors import CommandError, DamagedNodeError
 from storage.keyspace import events
 from storage.keyspace.keyspace import Keyspace
 from storage.streams.stream import Stream
@@ -25,16 +25,26 @@ from storage.streams.stream import Stream
 
 def trim(ctx: Context, name: bytes, stream: Stream, options: AddTrimOptions, reply: bytes | None = None) -> Reply:
     """Evict as the options require. ``reply``: None for the number of evicted entries."""
+    ks, added = ctx.ks, reply is not None
     if not stream.groups or options.references not in (b"ACKED", b"DELREF"):
-        border = trim_border(stream, options)
-        evicted = ctx.ks.evict_before(name, stream, border, reply is None) if border > stream.first_ord else 0
-        return _trimmed(ctx.ks, name, evicted, reply)
-    trimming = trimming_of(stream, options)
-    if not trimming.at_once(ctx.ks, name, stream):
-        return _trimmed(ctx.ks, name, trimming.evicted, reply)
+        border = border_after(ks, stream, options) if added else trim_border(stream, options)
+        evicted = 0
+        if border > stream.first_ord:
+            evicted = ks.evict_added(name, stream, border) if added else ks.evict_before(name, stream, border)
+        return _trimmed(ks, name, evicted, reply)
+    try:
+        trimming = trimming_of(stream, options)
+    except DamagedNodeError as error:
+        if reply is None:
+            raise
+        ks.note_damage(error)
+        return reply
+    trimming.added = added
+    if not trimming.at_once(ks, name, stream):
+        return _trimmed(ks, name, trimming.evicted, reply)
 
     def step(ctx: Context) -> bytes | None:
-        if ctx.ks.stream(name, ctx.now) is stream and trimming.step(ctx.ks, name, stream):
+        if ctx.ks.stream(name, ctx.now) is stream and trimming.proceed(ctx.ks, name, stream):
             return None
         return _trimmed(ctx.ks, name, trimming.evicted, reply)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from commands.redis_streams.options import MAXLEN, MINID, NO_LIMIT, AddTrimOptions
 from commands.slicing import AT_ONCE, ids_at_once
+from resp.errors import DamagedNodeError
 from storage.groups.group import Group
 from storage.keyspace import groupmutators
 from storage.keyspace.keyspace import Keyspace
@@ -18,18 +19,30 @@ from storage.streams.stream import Stream
 class Trimming:
     """The entries that an XTRIM or XADD must evict."""
 
-    __slots__ = ("cost", "evicted")
+    __slots__ = ("added", "cost", "evicted")
 
     def __init__(self) -> None:
+        self.added = False  # the command is an XADD, which has appended its entry
         self.evicted = 0  # number of entries so far
         self.cost = 0  # number of entries examined one by one; in a stream of many groups, each counts several times
 
     def at_once(self, ks: Keyspace, name: bytes, stream: Stream) -> bool:
         """Evict for some milliseconds at most. Returns False if no entries remain to be evicted."""
-        while self.step(ks, name, stream):
+        while self.proceed(ks, name, stream):
             if self.cost >= AT_ONCE:
                 return True
         return False
+
+    def proceed(self, ks: Keyspace, name: bytes, stream: Stream) -> bool:
+        """Run step(). Returns False, too, if a damaged node prevents more, but raises DamagedNodeError if nothing was
+        evicted and the command has not appended an entry."""
+        try:
+            return self.step(ks, name, stream)
+        except DamagedNodeError as error:
+            if not (self.evicted or self.added):
+                raise
+            ks.note_damage(error)
+            return False
 
     def step(self, ks: Keyspace, name: bytes, stream: Stream) -> bool:
         """Evict some entries. Returns False if no others remain."""
@@ -210,3 +223,11 @@ def trim_border(stream: Stream, options: AddTrimOptions) -> int:
     if options.limit < NO_LIMIT:
         border = min(border, stream.after(stream.first_ord, options.limit))
     return stream.node_border(border) if options.approximate else border
+
+
+def border_after(ks: Keyspace, stream: Stream, options: AddTrimOptions) -> int:
+    """Return trim_border() after an append: if a damaged node prevents more, the ordinal of its first entry."""
+    try:
+        return trim_border(stream, options)
+    except DamagedNodeError as error:
+        return ks.border_before(stream, error)

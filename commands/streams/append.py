@@ -34,7 +34,7 @@ from commands.parse import MOST_FIELDS, positive
 from commands.streams.rows import parsed_rows
 from resp import errors
 from resp import reply as encode
-from resp.errors import CommandError
+from resp.errors import CommandError, DamagedNodeError
 from storage.keyspace import events
 from storage.keyspace.keyspace import Keyspace
 from storage.model.entries import COUNTS, bulk_ranges, entry_of, id_bulk
@@ -236,10 +236,10 @@ def tappev(ctx: Context, argv: list[bytes]) -> Reply:
     stream = touched(ctx, name) if result else ks.stream(name, ctx.now)
     evicted = 0
     if stream is not None:
-        border = _border(stream, how, retained)
+        border = _border_after(ks, stream, how, retained) if result else _border(stream, how, retained)
         if border > stream.first_ord:
-            evicted = ks.evict_before(name, stream, border, not result)
-            if ks.event_classes:
+            evicted = ks.evict_added(name, stream, border) if result else ks.evict_before(name, stream, border)
+            if evicted and ks.event_classes:
                 ks.notify(events.STREAM, b"tevict", name)
     return result or encode.integer(evicted)
 
@@ -276,6 +276,14 @@ def _border(stream: Stream, how: int, retained: int) -> int:
     if how == COUNTED:
         return stream.ahead(stream.next_ord, retained)
     return stream.ord_from(retained) if how == BY_ID else stream.bytes_border(retained)
+
+
+def _border_after(ks: Keyspace, stream: Stream, how: int, retained: int) -> int:
+    """Return _border() after an append: if a damaged node prevents more, the ordinal of its first entry."""
+    try:
+        return _border(stream, how, retained)
+    except DamagedNodeError as error:
+        return ks.border_before(stream, error)
 
 
 def tappev_head(argv: list[bytes]) -> int:
@@ -328,7 +336,7 @@ def _evict_group(ctx: Context, name: bytes, added: int, how: int, retained: int)
     """Evict as required by ``added`` TAPPEVs that were just executed."""
     stream = touched(ctx, name)
     if stream is not None:
-        border = _border(stream, how, retained)
+        border = _border_after(ctx.ks, stream, how, retained)
         evict_group(ctx.ks, name, stream, added, retained if how == COUNTED else -1, border, b"tappend", b"tevict")
 
 
@@ -357,7 +365,7 @@ def evict_group(
     if ks.event_classes:
         _notify_group(ks, name, stream, added, most, border, append, evict)
     if border > stream.first_ord:
-        ks.evict_before(name, stream, border, False)
+        ks.evict_added(name, stream, border)
 
 
 def _notify_group(

@@ -20,6 +20,7 @@ from commands.streams.readargs import ReadPosition, TreadOptions
 from commands.streams.replies import entries_reply, info_element
 from resp import errors
 from resp import reply as encode
+from resp.errors import DamagedNodeError
 from storage.groups.group import Group
 from storage.keyspace import events, groupmutators
 from storage.keyspace.deadletters import drop_overdue
@@ -150,9 +151,18 @@ class ReadSlices:
         if stream is None or stream.groups.get(options.group) is not group:
             raise errors.quoting(errors.NO_GROUP, key, options.group)
         ctx.touch(group)
-        if self._new is None and self._redeliver(ctx, stream):
-            return None
-        return None if self._deliver(ctx, stream) else self._reply(ctx, stream)
+        try:
+            if (self._new is None and self._redeliver(ctx, stream)) or self._deliver(ctx, stream):
+                return None
+        except DamagedNodeError as error:
+            if not self._delivered():
+                raise
+            ctx.ks.note_damage(error)  # the reply has what was delivered
+        return self._reply(ctx, stream)
+
+    def _delivered(self) -> bool:
+        """Return whether anything was delivered."""
+        return (self._due is not None and self._due.count > 0) or (self._new is not None and self._new.count > 0)
 
     def _redeliver(self, ctx: Context, stream: Stream) -> bool:
         """Deliver some due messages. Returns False if there are no more."""

@@ -67,6 +67,7 @@ class Data:
         ks.log.clear()
         ks.ready.clear()
         ks.follower, ks.frozen = self.follower, self.frozen
+        ks.on_damage = self.note_damage
         self._choose_events()
         ks.resume(self._clock.now())
         self._choose_policies()  # only now: a replay creates streams, too

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from resp.errors import DamagedNodeError
 from storage.groups.group import Consumer, Group
 from storage.keyspace import events
 from storage.keyspace.keyspace import Keyspace
@@ -112,7 +113,10 @@ def deliver(
     has_retry = flags & records.HAS_RETRY
     if group.entries_read >= 0 and group.offset != offset:
         # XSETID can set the number of added entries to less than that of deleted ones
-        group.entries_read = max(-1, stream.ord_from(offset + 1) + stream.entries_added - stream.next_ord)
+        try:
+            group.entries_read = max(-1, stream.ord_from(offset + 1) + stream.entries_added - stream.next_ord)
+        except DamagedNodeError:  # a replica may have the damage, and must apply the record
+            group.entries_read = -1
     group.offset = offset
     if has_retry and new:
         pending.add(new, now, served + retry, expire_at, retry, most, deadletter)

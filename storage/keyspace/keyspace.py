@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from resp import errors
-from resp.errors import CommandError, CorruptError
+from resp.errors import CommandError, CorruptError, DamagedNodeError
 from storage.groups.group import Group
 from storage.keyspace import events
 from storage.keyspace.changes import Changes
@@ -73,6 +73,7 @@ class Keyspace(KeyTable):
         self._heads = RecordHeads()
         self._evicted: dict[bytes, Stream] = {}  # streams with evictions that are not logged yet, see evict_before()
         self.default_policy: DefaultPolicy | None = None  # set by the server
+        self.on_damage: Callable[[DamagedNodeError], object] | None = None  # set by the server
         self._created: list[bytes] = []  # keys of streams that may get a default policy at the end of the tick
         self.unchecked: dict[bytes, None] = {}  # keys of streams whose retention policy must be checked
         self.ready: list[bytes] = []  # keys whose blocked readers must be served
@@ -237,6 +238,25 @@ class Keyspace(KeyTable):
         if self.watchers or self.tracked:
             self.touch_watchers(key)
         return gone
+
+    def evict_added(self, key: bytes, stream: Stream, ordinal: int) -> int:
+        """Evict like evict_before() after an append, which must succeed: up to a node whose damage prevents more."""
+        try:
+            return self.evict_before(key, stream, ordinal, False)
+        except DamagedNodeError as error:
+            ordinal = self.border_before(stream, error)
+            return self.evict_before(key, stream, ordinal, False) if ordinal > stream.first_ord else 0
+
+    def border_before(self, stream: Stream, error: DamagedNodeError) -> int:
+        """Record damage that was met in search of the first entry to retain. Return the ordinal before which the
+        entries can be evicted nevertheless."""
+        self.note_damage(error)
+        return max(error.first_ord, stream.first_ord)
+
+    def note_damage(self, error: DamagedNodeError) -> None:
+        """Record a damaged node that does not make a command fail."""
+        if self.on_damage is not None:
+            self.on_damage(error)
 
     def _log_evictions(self, key: bytes) -> None:
         """Log the evictions of evict_before() from the stream at ``key``, if there were any."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from resp.errors import DamagedNodeError
 from storage.keyspace import events
 from storage.keyspace.keyspace import Keyspace
 from storage.model import timers
@@ -67,10 +68,24 @@ def excess(stream: Stream, policy: RetentionPolicy, now: int) -> int:
 
 
 def check(ks: Keyspace, key: bytes, stream: Stream, now: int) -> int:
-    """Evict what the policy of a stream does not retain. Return the work done, in nodes."""
+    """Evict what the policy of a stream does not retain. Return the work done, in nodes.
+
+    Raises DamagedNodeError if a node that contains the first entry to retain is damaged. The nodes before it are then
+    evicted nevertheless, unless groups may need them.
+    """
     policy = stream.retention
     if policy is None:
         return 0
+    try:
+        return _evict(ks, key, stream, policy, now)
+    except DamagedNodeError as error:
+        if not policy.groups and error.first_ord > stream.first_ord:
+            ks.evict_before(key, stream, min(error.first_ord, stream.nodes_end(NODES)))
+            ks.notify(events.STREAM, b"tevict", key)
+        raise
+
+
+def _evict(ks: Keyspace, key: bytes, stream: Stream, policy: RetentionPolicy, now: int) -> int:
     stream.check_from = NO_CHECK
     border, nodes = border_of(stream, policy, now), stream.node_count
     part = stream.nodes_end(NODES) if border > stream.first_ord else border

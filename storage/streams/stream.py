@@ -28,7 +28,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from resp.errors import CorruptError
+from resp.errors import CorruptError, DamagedNodeError
 from storage.model.ids import MASK64
 from storage.model.tombstones import Tombstones
 from storage.nodes import appendlist
@@ -53,13 +53,20 @@ class Stream(StreamReads):
     def evict_before(self, ordinal: int, evicted_to: int = -1) -> int:
         """Evict the entries before ``ordinal`` (at most next_ord). Return the number of living ones.
 
-        ``evicted_to``: the ID of the newest of them; -1: read it from its node.
+        ``evicted_to``: the ID of the newest of them; -1: read it from its node. If this node is damaged, raises
+        DamagedNodeError, unless the node is evicted as a whole.
         """
         if ordinal <= self.first_ord:
             return 0
         gone = self.count(self.first_ord, ordinal)
         if evicted_to < 0:
-            self._note_evicted(ordinal - 1)
+            try:
+                self._note_evicted(ordinal - 1)
+            except DamagedNodeError:
+                following = self._first_id_at(ordinal)
+                if not following:
+                    raise
+                self._front, self._evicted_to = None, following - 1  # the highest ID that it can have
         else:
             self._front, self._evicted_to = None, evicted_to
         self._begin_at(ordinal)
@@ -84,6 +91,17 @@ class Stream(StreamReads):
         else:
             evicted_to = self.id_at(ordinal)
         self._front, self._evicted_to = None, evicted_to
+
+    def _first_id_at(self, ordinal: int) -> int:
+        """Return the ID of the entry at the beginning of a node, or the ID after the last one; 0 if no node begins at
+        ``ordinal``. Opens no sealed node."""
+        if ordinal >= self.next_ord:
+            return self.last_id + 1
+        if ordinal >= self._active_ord:
+            return self.id_at(ordinal) if ordinal == self._active_ord else 0
+        index = self._sealed
+        position = index.of_ord(ordinal)
+        return index.first_id(position) if index.ords[position] == ordinal else 0
 
     def _begin_at(self, ordinal: int) -> None:
         """Set first_ord to the first living entry from ``ordinal`` on, and drop the nodes before it."""
