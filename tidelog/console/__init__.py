@@ -11,6 +11,8 @@ It is one process (``tidelog console``) that serves HTML over HTTP and uses RESP
     infotext     the text of INFO, and the lists of SLOWLOG and CLIENT LIST
     keynames     keys in URLs; finding keys in steps of bounded cost
     streams      entries of streams, positions in them, and their summaries
+    search       searching a range of a stream, in steps
+    compared     the differences of two entries
     groups       groups of a stream: lag, pending messages, resets
     payloads     entries as text, JSON, hex, and code
     rendering    templates, and how they display numbers, sizes, times and bytes

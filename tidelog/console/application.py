@@ -18,7 +18,7 @@ from tidelog.console import DEFAULT_LISTEN
 from tidelog.console.assets import Assets
 from tidelog.console.audit import AuditLog
 from tidelog.console.errors import ConsoleError
-from tidelog.console.pages import deadletters, group, login, overview, stream, streamlist
+from tidelog.console.pages import deadletters, group, login, overview, search, stream, streamlist
 from tidelog.console.pages.site import ConsoleSite
 from tidelog.console.recorder import HistoryRecorder
 from tidelog.console.rendering import Renderer
@@ -111,7 +111,7 @@ def application(site: ConsoleSite) -> web.Application:
         middlewares=[guard(site.sessions, site.renderer, site.local)], client_max_size=BODY
     )  # fmt: skip
     app.router.add_get("/static/{path:.+}", site.renderer.assets.serve)
-    for page in (login, overview, streamlist, stream, group, deadletters):
+    for page in (login, overview, streamlist, stream, search, group, deadletters):
         app.router.add_routes(page.routes(site))
     return app
 

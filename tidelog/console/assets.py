@@ -19,7 +19,7 @@ from tidelog.console.errors import ConsoleError, PageError
 
 FOLDER: Final = Path(__file__).with_name("static")
 FILES: Final = (
-    "console.css", "console.js", "plots.js", "stream.js", "dialogs.js", "icon.svg", "vendor/htmx.min.js",
+    "console.css", "console.js", "plots.js", "stream.js", "search.js", "dialogs.js", "icon.svg", "vendor/htmx.min.js",
     "vendor/uplot.min.js", "vendor/uplot.min.css",
 )  # fmt: skip
 TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tidelog.transport.errors import is_denied, message_of
+
 
 class ConsoleError(Exception):
     """The console can't start: an option is invalid, or its address can't be used."""
@@ -25,3 +27,8 @@ class PageError(Exception):
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
         self.status = status
+
+
+def page_error(error: BaseException, status: int = 400) -> PageError:
+    """Return the PageError for an error reply. status: of replies other than denials, which are 403."""
+    return PageError(403 if is_denied(error) else status, message_of(error))

@@ -13,12 +13,11 @@ from typing import Any, Final
 from tidelog.client import calls
 from tidelog.client.entries import Entry, StreamId
 from tidelog.console.connection import UserConnection
-from tidelog.console.errors import PageError
+from tidelog.console.errors import PageError, page_error
 from tidelog.console.infotext import text
 from tidelog.console.streams import StreamReader
 from tidelog.options.start import StartPosition
 from tidelog.transport.call import Call, plain
-from tidelog.transport.errors import message_of
 
 LISTED: Final = 200  # groups whose lag is shown
 CONSUMERS: Final = 200  # consumers of a group that are shown
@@ -167,8 +166,7 @@ class StreamGroups:
         found = await self._connection.read(*sent)
         for each in found:
             if isinstance(each, Exception):
-                problem = message_of(each)
-                raise PageError(403 if problem.startswith("NOPERM") else 404, problem)
+                raise page_error(each, 404)
         return found
 
 

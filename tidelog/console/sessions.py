@@ -43,6 +43,7 @@ class ConsoleSession:
     begun: float  # monotonic
     used: float  # monotonic: the last request
     streams: int = 0  # open streams of server-sent events
+    searches: int = 0  # in progress
     history_problem: str = ""  # why this user can't record the samples of the plots; empty: none is known
     history_checked: float = 0.0  # monotonic: when ``history_problem`` was determined; 0: not yet
     ended: bool = False

@@ -16,7 +16,7 @@ from tidelog.client import calls
 from tidelog.client.entries import SEQ_MAX, Entry, Info, StreamId
 from tidelog.console import history
 from tidelog.console.connection import UserConnection
-from tidelog.console.errors import PageError
+from tidelog.console.errors import PageError, page_error
 from tidelog.console.infotext import text
 from tidelog.transport.call import Call, plain
 from tidelog.transport.errors import message_of
@@ -193,6 +193,12 @@ class StreamReader:
         """Return the call for the oldest entries between two IDs."""
         return self._range("TRANGE", key, first, last, count)
 
+    def search_call(self, key: bytes, low: str, high: str, count: int, newest_first: bool) -> Call[list[Entry]]:
+        """Return the call for the first entries of a range in one of the two directions."""
+        if newest_first:
+            return self._range("TREVRANGE", key, high, low, count)
+        return self._range("TRANGE", key, low, high, count)
+
     def _range(self, command: str, key: bytes, first: str, last: str, count: int) -> Call[Any]:
         name = command if self.tidelog else command.replace("T", "X", 1)
         words = (first, last) if self.tidelog else (first.replace(".", "-"), last.replace(".", "-"))
@@ -203,7 +209,7 @@ class StreamReader:
         found = await self._connection.read(*sent)
         for each in found:
             if isinstance(each, Exception):
-                raise PageError(403 if message_of(each).startswith("NOPERM") else 400, message_of(each))
+                raise page_error(each)
         return found
 
 

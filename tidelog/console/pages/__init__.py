@@ -4,6 +4,7 @@
     login        login and logout
     streamlist   finds streams
     stream       one stream: browse, follow, append
+    search       searches a range of a stream for a text
     group        the groups of a stream: lag, pending messages, reset, ack, nack, claim
     deadletters  dead letters: filter, read, replay
     overview     the server: its state, replicas or group, WAL, checkpoints, slow log, clients, and plots over time

@@ -17,7 +17,7 @@ from tidelog.client.entries import Entry, StreamId
 from tidelog.client.steps import Steps, arun
 from tidelog.console import payloads
 from tidelog.console.audit import DONE
-from tidelog.console.errors import PageError, UnavailableError
+from tidelog.console.errors import PageError, UnavailableError, page_error
 from tidelog.console.keynames import LISTED, count_keys, names, scan
 from tidelog.console.pages.site import ConsoleSite, session_of, values_hidden
 from tidelog.topics import deadletters
@@ -124,7 +124,7 @@ class DeadLetterPages:
         try:
             return await arun(session_of(request).connection, steps)
         except (redis.ResponseError, ReplyError) as error:
-            raise PageError(403 if message_of(error).startswith("NOPERM") else 400, message_of(error)) from None
+            raise page_error(error) from None
 
 
 def _queue(request: web.Request, required: bool = True) -> str:

@@ -13,9 +13,10 @@ from tidelog.client import calls
 from tidelog.client.entries import Entry, StreamId
 from tidelog.console import live, payloads
 from tidelog.console.audit import DONE
+from tidelog.console.compared import compared
 from tidelog.console.errors import PageError
 from tidelog.console.infotext import text
-from tidelog.console.keynames import in_url, key_of
+from tidelog.console.keynames import in_url, key_of, query_bytes
 from tidelog.console.pages.site import ConsoleSite, refusal, session_of, values_hidden
 from tidelog.console.sessions import ConsoleSession
 from tidelog.console.streams import StreamReader
@@ -26,7 +27,7 @@ FOLLOW_EVERY: Final = 0.5  # s
 SHORTEST: Final = 60_000  # ms that the plot of entries over time shows, at least
 SPAN_DIGITS: Final = 12  # of ``span``, at most
 FORM_FIELDS: Final = 100  # fields of an entry that is appended in a form
-VIEWS: Final = ("fields", "json", "hex", "code")
+VIEWS: Final = ("fields", "json", "hex", "compare", "code")
 
 
 def routes(site: ConsoleSite) -> Sequence[web.RouteDef]:
@@ -97,7 +98,25 @@ class StreamPages:
             "key": key, "entry": entry, "view": view, "newer": newer, "older": older, "payloads": payloads,
             "size": sum(map(len, entry.flat)), "commands": self._commands(key, entry, reader),
         }  # fmt: skip
+        if view == "compare":
+            values |= await self._compared(request, reader, key, entry, older or newer)
         return self._site.part("entry.html", **values)
+
+    async def _compared(
+        self, request: web.Request, reader: StreamReader, key: bytes, entry: Entry, other: StreamId | None
+    ) -> dict[str, Any]:
+        """Return the differences to the entry ``with`` of the stream ``of``; without it, to a neighbor."""
+        words = request.query.get("with", "").strip()
+        other_key = query_bytes(request, "of") or key
+        values: dict[str, Any] = {"other": words or other, "other_key": other_key, "rows": None, "problem": ""}
+        try:
+            at = StreamId.parse(words) if words else other
+            if at is not None:
+                rows, left_out = compared(entry, await reader.entry(other_key, at))
+                values |= {"other": at, "rows": rows, "left_out": left_out}
+        except (ValueError, PageError) as error:
+            values["problem"] = str(error)
+        return values
 
     async def density(self, request: web.Request) -> web.Response:
         """Return the numbers of entries over time as JSON. ``span``: the last so many s of the stream; 0: all."""
