@@ -18,7 +18,16 @@ from tidelog.console import DEFAULT_LISTEN
 from tidelog.console.assets import Assets
 from tidelog.console.audit import AuditLog
 from tidelog.console.errors import ConsoleError
-from tidelog.console.pages import deadletters, group, login, overview, search, stream, streamlist
+from tidelog.console.pages import (
+    deadletteredit,
+    deadletters,
+    group,
+    login,
+    overview,
+    search,
+    stream,
+    streamlist,
+)
 from tidelog.console.pages.site import ConsoleSite
 from tidelog.console.recorder import HistoryRecorder
 from tidelog.console.rendering import Renderer
@@ -34,6 +43,16 @@ REDIS_PORT: Final = 6379  # the default of redis-cli
 SHUTDOWN: Final = 2.0  # s that requests have to end
 CONNECTIONS: Final = 1000  # open at the same time; further ones get 503 and are closed
 HEADERS_WITHIN: Final = 10.0  # s for the headers of a request, for the first request from the connection on
+PAGES: Final = (
+    login,
+    overview,
+    streamlist,
+    stream,
+    search,
+    group,
+    deadletters,
+    deadletteredit,
+)
 KEEPALIVE: Final = 30.0  # s after which an idle connection of a browser is closed
 
 
@@ -111,7 +130,7 @@ def application(site: ConsoleSite) -> web.Application:
         middlewares=[guard(site.sessions, site.renderer, site.local)], client_max_size=BODY
     )  # fmt: skip
     app.router.add_get("/static/{path:.+}", site.renderer.assets.serve)
-    for page in (login, overview, streamlist, stream, search, group, deadletters):
+    for page in PAGES:
         app.router.add_routes(page.routes(site))
     return app
 

@@ -19,9 +19,18 @@ from tidelog.console.errors import ConsoleError, PageError
 
 FOLDER: Final = Path(__file__).with_name("static")
 FILES: Final = (
-    "console.css", "console.js", "plots.js", "stream.js", "search.js", "dialogs.js", "icon.svg", "vendor/htmx.min.js",
-    "vendor/uplot.min.js", "vendor/uplot.min.css",
-)  # fmt: skip
+    "console.css",
+    "console.js",
+    "plots.js",
+    "stream.js",
+    "search.js",
+    "dialogs.js",
+    "fields.js",
+    "icon.svg",
+    "vendor/htmx.min.js",
+    "vendor/uplot.min.js",
+    "vendor/uplot.min.css",
+)
 TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 KEPT: Final = "public, max-age=31536000, immutable"
 

@@ -63,13 +63,13 @@ def pattern_of(words: bytes) -> bytes:
     return b"*" + words.replace(b"\\", b"\\\\") + b"*" if words else b"*"
 
 
-async def scan(connection: UserConnection, pattern: bytes, cursor: bytes) -> ScanStep:
-    """Find streams. Raises PageError if the server refuses SCAN."""
+async def scan(connection: UserConnection, pattern: bytes, cursor: bytes, kind: str = "stream") -> ScanStep:
+    """Find keys of a type. Raises PageError if the server refuses SCAN."""
     found: dict[bytes, None] = {}  # SCAN may return a key twice
     examined = 0
     while examined < EXAMINED and len(found) < FOUND:
         (reply,) = await connection.read(
-            plain("SCAN", cursor, "MATCH", pattern, "COUNT", SCANNED, "TYPE", "stream")
+            plain("SCAN", cursor, "MATCH", pattern, "COUNT", SCANNED, "TYPE", kind)
         )  # fmt: skip
         if isinstance(reply, Exception):
             raise PageError(403, f"The server refuses to list keys: {message_of(reply)}")

@@ -14,6 +14,7 @@
     groupprogress     how far the groups of a partition have finished its entries
     groupreader       reads streams with a consumer group: entries in flight, acknowledged, returned, touched
     deadletters       dead letters: their format, read, replayed, purged
+    deadletteredit    an event of a dead letter with edited fields: its checks, its key
     deadletterwriter  writes dead letters to a queue
     failureactions    the steps of ``on_error``
     admin             list, grow, alter, delete

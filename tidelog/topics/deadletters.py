@@ -15,7 +15,12 @@ A flow can read streams that are not partitions of a topic. For their entries, `
 ``dlq:partition`` is -1; a replay appends them to that stream. The topic is empty if the event did not come from a
 stream.
 
-Rule 1: the eleven fields are identified by their positions, so a field of an event may begin with ``dlq:``.
+The server writes another form if a group has a dead-letter stream ([23] in docs/semantics.md): the fields of the entry,
+followed by the five fields of GIVEN_UP. ``read`` accepts both forms. Such a stream is not a topic: operations get its
+key as ``stream``, and never evict its entries, because other programs may read it.
+
+Rule 1: the eleven fields are identified by their positions, so a field of an event may begin with ``dlq:``. The same
+        applies to the five fields of the server.
 Rule 2: a dead letter is open while the group ``dlq`` has not finished it: it is either after the group's offset or
         pending. No other state is stored for it.
 Rule 3: a replay is one transaction: the entry is appended to its topic, and the dead letter is finished. The
@@ -28,7 +33,7 @@ Rule 4: a dead letter names the origin of its event, and every user who can appe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -53,6 +58,7 @@ FIELDS: Final = tuple(
         "topic", "partition", "id", "key", "processor", "error", "message", "traceback", "attempts", "worker", "time",
     )
 )  # fmt: skip
+GIVEN_UP: Final = (b"__stream", b"__group", b"__id", b"__deliveries", b"__reason")  # that the server appends
 MESSAGE: Final = 4096  # maximum characters of an error's message: the first ones are stored
 TRACEBACK: Final = 16384  # maximum characters of a traceback: the last ones are stored
 PAGE: Final = 100  # dead letters in one transaction, and in one round trip
@@ -162,6 +168,8 @@ def _type_name(error: BaseException) -> str:
 def read(entry: Entry) -> DeadLetterRecord:
     """Parse an entry. Raises NotADeadLetterError if it is not a dead letter."""
     flat, ours = entry.flat, 2 * len(FIELDS)
+    if flat[-2 * len(GIVEN_UP) :: 2] == GIVEN_UP and len(flat) > 2 * len(GIVEN_UP):
+        return _read_given_up(entry)
     if flat[:ours:2] != FIELDS or len(flat) == ours:
         raise NotADeadLetterError(f"entry {entry.id} is not a dead letter: it does not have the fields of one")
     values = [value.decode("utf-8", "replace") for value in flat[1:ours:2]]
@@ -175,14 +183,28 @@ def read(entry: Entry) -> DeadLetterRecord:
         raise NotADeadLetterError(f"entry {entry.id} is not a dead letter: {wrong}") from None
 
 
+def _read_given_up(entry: Entry) -> DeadLetterRecord:
+    """Parse a message that a group has given up."""
+    flat, own = entry.flat, 2 * len(GIVEN_UP)
+    stream, group, event_id, deliveries, reason = (each.decode("utf-8", "replace") for each in flat[1 - own :: 2])
+    try:
+        return DeadLetterRecord(
+            entry.id, stream, NO_PARTITION, StreamId.parse(event_id), b"", group, reason,
+            f"delivered {int(deliveries):,} times without an acknowledgement", "", int(deliveries), "", entry.id.ms,
+            flat[:-own],
+        )  # fmt: skip
+    except ValueError as wrong:
+        raise NotADeadLetterError(f"entry {entry.id} is not a dead letter: {wrong}") from None
+
+
 def is_dead_letter_queue(settings: TopicSettings) -> bool:
     """Return whether the topic is a dead-letter queue."""
     return all(name in settings.fields for name in _DECLARED.fields)
 
 
-def count(name: str) -> Steps[int]:
-    """Return the number of open dead letters."""
-    return unfinished(stream_of(name), GROUP)
+def count(name: str, stream: str = "") -> Steps[int]:
+    """Return the number of open dead letters. ``stream``: of the queue, if it is not a topic."""
+    return unfinished(stream or stream_of(name), GROUP)
 
 
 def open_counts(names: Iterable[str]) -> Steps[dict[str, int | None]]:
@@ -197,12 +219,15 @@ def open_counts(names: Iterable[str]) -> Steps[dict[str, int | None]]:
     return found
 
 
-def page(name: str, start: StreamId | None = None, size: int = PAGE) -> Steps[tuple[list[Entry], StreamId | None]]:
+def page(
+    name: str, start: StreamId | None = None, size: int = PAGE, stream: str = ""
+) -> Steps[tuple[list[Entry], StreamId | None]]:
     """Return up to ``size`` open entries after the ID ``start``, oldest first, and the start of the next page.
 
     The start is None after the last page. A page may be empty if entries were evicted. Nothing is changed.
+    ``stream``: as for ``count``.
     """
-    key = stream_of(name)
+    key = stream or stream_of(name)
     offset = yield from _offset(key)
     bound = "-" if start is None else f"({start}"
     if offset is not None and (start is None or start < offset):
@@ -215,9 +240,12 @@ def page(name: str, start: StreamId | None = None, size: int = PAGE) -> Steps[tu
     return new, new[-1].id if new else None
 
 
-def one(name: str, id: StreamId) -> Steps[Entry | None]:  # noqa: A002 - its name everywhere else
-    """Return the entry of an open dead letter; None if it does not exist or is no longer open."""
-    key = stream_of(name)
+def one(name: str, id: StreamId, stream: str = "") -> Steps[Entry | None]:  # noqa: A002 - its name everywhere else
+    """Return the entry of an open dead letter; None if it does not exist or is no longer open.
+
+    ``stream``: as for ``count``.
+    """
+    key = stream or stream_of(name)
     offset = yield from _offset(key)
     (entries,) = checked((yield [calls.trange(key, id, id)]))
     if entries and offset is not None and id <= offset:
@@ -256,27 +284,73 @@ def everything(letter: DeadLetterRecord | None, id: StreamId) -> bool:  # noqa: 
     return True
 
 
-def replay(name: str, wanted: Wanted = everything, allowed: Iterable[str] = ()) -> Steps[DeadLetterResult]:
+def replay(
+    name: str, wanted: Wanted = everything, allowed: Iterable[str] = (), stream: str = ""
+) -> Steps[DeadLetterResult]:
     """Append the events of open dead letters to their topics, once each, as new entries, and finish the dead letters.
 
     An event is appended to the current partition of its key. All processors of its topic get it, so if several of them
     failed, the event is appended once if their dead letters are replayed together. ``wanted`` selects among the current
     dead letters. A dead letter of a topic or stream that ``name`` does not belong to is refused (Rule 4), unless
-    ``allowed`` contains it, in the form of ``home``. Run it on one connection (``run_alone``).
+    ``allowed`` contains it, in the form of ``home``. ``stream``: as for ``count``. Run it on one connection
+    (``run_alone``).
     """
-    settings = yield from reconcile.known(name)
-    homes = frozenset((*(settings.letters_of if settings is not None else ()), *_natural(name), *allowed))
+    homes = yield from _homes(name, allowed)
 
     def appended(letter: DeadLetterRecord | None, id: StreamId, settings: dict[str, TopicSettings | None]) -> Call[Any]:  # noqa: A002
-        if letter is not None and letter.topic and home(letter.topic, letter.partition) not in homes:
-            target = home(letter.topic, letter.partition)
-            raise TopicError(
-                f"dead letter {id}: {name!r} does not belong to the {target}, so this dead letter may be forged."
-                f" To replay it anyway: tidelog dlq replay --allow {letter.topic!r}"
-            )
+        _check_home(name, letter, id, homes)
         return _appended(letter, id, settings)
 
-    return (yield from _through(name, wanted, appended))
+    return (yield from _through(stream or stream_of(name), wanted, appended, evict=not stream))
+
+
+Edit = Callable[[DeadLetterRecord, TopicSettings | None], DeadLetterRecord]
+
+
+def replay_edited(
+    name: str, id: StreamId, edit: Edit, allowed: Iterable[str] = (), stream: str = ""  # noqa: A002
+) -> Steps[tuple[str, StreamId] | None]:  # fmt: skip
+    """Replay one open dead letter with another event, which ``edit`` returns. It may be called more than once.
+
+    Returns the stream and the ID of the new entry, or None if the dead letter is not open: it was replayed, purged, or
+    never existed. ``edit`` gets the settings of the topic; None: the event is from a stream that is not a partition.
+    Raises TopicError and NotADeadLetterError if ``replay`` would refuse the dead letter. ``allowed``, ``stream``: as
+    for ``replay``. Run it on one connection (``run_alone``).
+    """
+    key = stream or stream_of(name)
+    homes = yield from _homes(name, allowed)
+    yield from _take_in(key)
+    while True:
+        yield [Call(("WATCH", f"dlq:{key}"), bool)]
+        entry = yield from one(name, id, stream)
+        if entry is None:
+            yield [Call(("UNWATCH",), bool)]
+            return None
+        letter = read(entry)
+        _check_home(name, letter, id, homes)
+        settings = yield from _settings({letter.topic} if letter.partition != NO_PARTITION else ())
+        call = _appended(edit(letter, settings.get(letter.topic)), id, settings)
+        replies = yield from _transaction(key, [call], [id])
+        if replies is not None:
+            if not stream:
+                yield from _evict(key)
+            return str(call.args[1]), StreamId.parse(replies[1])
+
+
+def _homes(name: str, allowed: Iterable[str]) -> Steps[frozenset[str]]:
+    """Return the topics and streams to which the dead letters of a queue can be replayed."""
+    settings = yield from reconcile.known(name)
+    return frozenset((*(settings.letters_of if settings is not None else ()), *_natural(name), *allowed))
+
+
+def _check_home(name: str, letter: DeadLetterRecord | None, id: StreamId, homes: Collection[str]) -> None:  # noqa: A002
+    """Raise TopicError for a dead letter of a topic or stream that the queue does not belong to (Rule 4)."""
+    if letter is not None and letter.topic and home(letter.topic, letter.partition) not in homes:
+        target = home(letter.topic, letter.partition)
+        raise TopicError(
+            f"dead letter {id}: {name!r} does not belong to the {target}, so this dead letter may be forged."
+            f" To replay it anyway: tidelog dlq replay --allow {letter.topic!r}"
+        )
 
 
 def purge(name: str, wanted: Wanted = everything) -> Steps[DeadLetterResult]:
@@ -284,15 +358,14 @@ def purge(name: str, wanted: Wanted = everything) -> Steps[DeadLetterResult]:
 
     Run it on one connection (``run_alone``).
     """
-    return (yield from _through(name, wanted, lambda *_: None))
+    return (yield from _through(stream_of(name), wanted, lambda *_: None))
 
 
 Effect = Callable[[DeadLetterRecord | None, StreamId, dict[str, TopicSettings | None]], Call[Any] | None]
 
 
-def _through(name: str, wanted: Wanted, effect: Effect) -> Steps[DeadLetterResult]:
-    """Process all open dead letters in pages. Each page is one transaction."""
-    key = stream_of(name)
+def _through(key: str, wanted: Wanted, effect: Effect, *, evict: bool = True) -> Steps[DeadLetterResult]:
+    """Process all open dead letters of a stream in pages. Each page is one transaction."""
     yield from _take_in(key)
     total, refused, start = 0, [], "-"
     sent: set[tuple[str, int, StreamId]] = set()  # events: an event with two dead letters is sent once
@@ -323,14 +396,15 @@ def _through(name: str, wanted: Wanted, effect: Effect) -> Steps[DeadLetterResul
                 fresh.add(event)
                 effects.append(made)
             ended.append(at)
-        if ended and not (yield from _transaction(key, effects, ended)):
+        if ended and (yield from _transaction(key, effects, ended)) is None:
             continue  # another replay or purge was faster: read this page again
         sent |= fresh
         total += len(chosen) - len(problems)
         refused += problems
         start = f"({ids[-1]}"
     yield [Call(("UNWATCH",), bool)]
-    yield from _evict(key)
+    if evict:
+        yield from _evict(key)
     return DeadLetterResult(total, tuple(refused))
 
 
@@ -347,16 +421,16 @@ def _take_in(key: str) -> Steps[None]:
             return
 
 
-def _transaction(key: str, effects: Sequence[Call[Any]], ids: Sequence[StreamId]) -> Steps[bool]:
-    """Execute effects and finish these dead letters in one step. Returns False if another one was faster."""
+def _transaction(key: str, effects: Sequence[Call[Any]], ids: Sequence[StreamId]) -> Steps[list[Any] | None]:
+    """Execute effects and finish these dead letters in one step. Returns the replies: of the counter, then of effects.
+
+    Returns None if another replay or purge was faster.
+    """
     checked(
         (yield [calls.tlen(str(stream)) for stream in {call.args[1] for call in effects}])
     )  # raises for another type
     results = yield from transaction([strings.increment(f"dlq:{key}"), *effects, calls.tack(key, GROUP, *ids)])
-    if results is None:
-        return False
-    checked(results)
-    return True
+    return None if results is None else checked(results)
 
 
 def _settings(topics: Iterable[str]) -> Steps[dict[str, TopicSettings | None]]:

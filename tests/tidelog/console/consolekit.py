@@ -20,6 +20,7 @@ from tidelog.testing import Server, running_server
 from tidelog.transport.access import Access
 
 T = TypeVar("T")
+Form = dict[str, str] | list[tuple[str, str]]
 PASSWORD = "a password"
 ALL = ("~*", "&*", "+@all")
 
@@ -180,7 +181,7 @@ class Visitor:
     async def get(self, path: str, **headers: str) -> tuple[int, str, Any]:
         return await self._ask("GET", path, None, headers)
 
-    async def post(self, path: str, form: dict[str, str] | None = None, **headers: str) -> tuple[int, str, Any]:
+    async def post(self, path: str, form: Form | None = None, **headers: str) -> tuple[int, str, Any]:
         return await self._ask("POST", path, form or {}, headers)
 
     async def log_in(self, user: str = "ann", password: str = PASSWORD) -> tuple[int, str, Any]:

@@ -93,6 +93,17 @@ def test_the_program_finds_and_replays_them(poisoned: Bench) -> None:
     assert poisoned.client.tlen("clicks:0") == 13
 
 
+def test_a_queue_with_a_name_of_its_own_is_replayed(bench: Bench) -> None:
+    from tidelog.client.alone import run_alone
+    from tidelog.topics import deadletters
+
+    bench.use(changed(count, on_error=[DeadLetter("failures")]))
+    send(bench, "a", "poison")
+    bench.epoch()
+    done = run_alone(bench.client, deadletters.replay("failures"))
+    assert (done.letters, done.refused) == (1, ())
+
+
 def test_a_replay_leaves_out_what_was_left_out(poisoned: Bench) -> None:
     poisoned.epoch()
     before = poisoned.state()

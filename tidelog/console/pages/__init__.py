@@ -7,5 +7,6 @@
     search       searches a range of a stream for a text
     group        the groups of a stream: lag, pending messages, reset, ack, nack, claim
     deadletters  dead letters: filter, read, replay
+    deadletteredit  edit the event of a dead letter, preview the differences, and send it
     overview     the server: its state, replicas or group, WAL, checkpoints, slow log, clients, and plots over time
 """

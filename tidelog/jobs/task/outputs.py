@@ -195,7 +195,7 @@ def create_dead_letter_topics(servers: LeaderConnection, context: CallContext, t
     """Create the topics for dead letters of these topics. Raises JobError if one of them exists with other settings."""
     for topic in topics:
         try:
-            drive_over(servers.ask, deadletters.ready(_dead_letter_topic(context, topic)))
+            drive_over(servers.ask, deadletters.ready(_dead_letter_topic(context, topic), deadletters.home(topic)))
         except TopicError as error:
             raise JobError(f"{context}: the dead letters of topic {topic!r} cannot be written: {error}") from None
 
