@@ -18,6 +18,7 @@
     machinechecks  its checks of the machine
     serverchecks   its checks of running servers
     diagnosis  its findings and their output
+    quickstart  tidelog quickstart: a server with sample data, and a console
     console   tidelog console: a web application
     jobs      tidelog jobs: status and control of jobs
     engine    tidelog jobs engine: run jobs on Spark
@@ -25,6 +26,7 @@
     flow      tidelog flow: check, run, and control flows
     flowhttp  HTTP requests to a process that runs flows
     flowoutput  the output of tidelog flow
+    extras    the message for a command whose extra packages are not installed
     lazygroup  command groups whose modules are imported on first use
     modules   the argument type module:name
     resetting  the options and the preview of the reset commands

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from tidelog.cli.connect import url_option
+from tidelog.cli.extras import needs
 from tidelog.cli.logs import configure, logging_options
 from tidelog.console import DEFAULT_LISTEN
 from tidelog.operating.terminal import echo
@@ -37,14 +38,10 @@ def console(
     The console records the numbers of the plots in the stream tidelog:console:history on the server, while a user who
     may append to it is logged in. The stream covers about 24 hours.
     """
-    try:
+    with needs("tidelog console", "console"):
         from tidelog.console.application import ConsoleOptions
         from tidelog.console.errors import ConsoleError
         from tidelog.console.process import run
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] == "tidelog":
-            raise
-        raise click.ClickException(f"tidelog console needs {error.name!r}: pip install 'tidelog[console]'") from None
     try:
         access = Access.of(url)
     except ValueError as error:

@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from tidelog.cli.extras import needs
+
 
 class LazyGroup(click.Group):
     """The group ``attribute`` of ``module``, which needs the packages of the extra ``extra``.
@@ -29,14 +31,11 @@ class LazyGroup(click.Group):
 
     def _group(self, ctx: click.Context) -> click.Group:
         try:
-            found: Any = importlib.import_module(self._module)
-        except ModuleNotFoundError as error:
-            if (error.name or "").partition(".")[0] == "tidelog":
-                raise
+            with needs(f"tidelog {self.name}", self._extra):
+                found: Any = importlib.import_module(self._module)
+        except click.ClickException:
             if ctx.resilient_parsing:  # a shell requests completions: an error would be printed into the user's line
                 return click.Group()
-            raise click.ClickException(
-                f"tidelog {self.name} needs {error.name!r}: pip install 'tidelog[{self._extra}]'"
-            ) from None
+            raise
         group: click.Group = getattr(found, self._attribute)
         return group

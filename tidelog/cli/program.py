@@ -26,6 +26,7 @@ from tidelog.cli.lazygroup import LazyGroup
 from tidelog.cli.load import BadRow, Format, Loader, guess_format, read_rows
 from tidelog.cli.moving import export_command, import_command
 from tidelog.cli.progress import Progress, file_size, is_file
+from tidelog.cli.quickstart import quickstart
 from tidelog.cli.report import print_server, print_stream
 from tidelog.cli.sending import send, sendmany
 from tidelog.cli.topics import topics
@@ -53,6 +54,7 @@ def main() -> None:
     which contains the time of the append, and fields with values. Examples:
 
     \b
+      tidelog quickstart                      start a server with sample data, and a console
       tidelog load weather temps.csv          append the rows of a file
       tidelog tail weather                    print the newest entries, then follow
       tidelog dump weather --start 2026-11-21T08:00Z | head
@@ -81,7 +83,7 @@ def main() -> None:
 
 for _command in (
     backups.backup, backups.backups, backups.verify, backups.restore, topics, send, sendmany, dlq, worker, app_commands,
-    import_command, export_command, group_commands, console, doctor, completion,
+    import_command, export_command, group_commands, quickstart, console, doctor, completion,
     LazyGroup("jobs", "tidelog.cli.jobs", "jobs_commands", "jobs", "Manage stateful exactly-once jobs on Spark."),
     LazyGroup("flow", "tidelog.cli.flow", "flow_commands", "flows", "Run and control flows of events."),
 ):  # fmt: skip

@@ -23,14 +23,16 @@ from tidelog.console.pages import (
     deadletters,
     group,
     login,
+    nextsteps,
     overview,
     search,
     stream,
     streamlist,
 )
+from tidelog.console.pages.nextsteps import NextSteps
 from tidelog.console.pages.site import ConsoleSite
 from tidelog.console.recorder import HistoryRecorder
-from tidelog.console.rendering import Renderer
+from tidelog.console.rendering import NavigationItem, Renderer
 from tidelog.console.security import guard
 from tidelog.console.sessions import ConsoleSessions
 from tidelog.operating.hostnames import is_local
@@ -39,6 +41,7 @@ from tidelog.transport.access import Access
 from tidelog.transport.cancellation import cancel_and_wait
 
 BODY: Final = 1 << 20  # bytes of a request, at most
+NEXT_STEPS: Final = NavigationItem("Next steps", nextsteps.PATH, "n")
 REDIS_PORT: Final = 6379  # the default of redis-cli
 SHUTDOWN: Final = 2.0  # s that requests have to end
 CONNECTIONS: Final = 1000  # open at the same time; further ones get 503 and are closed
@@ -67,6 +70,7 @@ class ConsoleOptions:
     without_tls: bool = False  # other machines can connect without TLS
     audit_file: str | None = None  # None: the audit log is part of the log
     history: bool = True  # record the samples of the plots on the server
+    next_steps: NextSteps | None = None  # of tidelog quickstart; None: the console has no such page
 
 
 class ConsoleServer:
@@ -85,13 +89,16 @@ class ConsoleServer:
         self._tls = _tls_context(options)
         self._audit = AuditLog(options.audit_file)
         self._sessions = ConsoleSessions(access)
-        renderer = Renderer(Assets(), access.places.replace("redis://", ""))
+        renderer = Renderer(
+            Assets(), access.places.replace("redis://", ""), (NEXT_STEPS,) if options.next_steps else ()
+        )  # fmt: skip
         recorder = HistoryRecorder(self._sessions) if options.history else None
         site = ConsoleSite(
-            self._sessions, renderer, self._audit, recorder, local, self._tls is not None, access.urls[0], _cli(access)
-        )
+            self._sessions, renderer, self._audit, recorder, local, self._tls is not None, access.urls[0], _cli(access),
+            nextsteps.PATH if options.next_steps else "/",
+        )  # fmt: skip
         self._runner = web.AppRunner(
-            application(site), access_log=None, shutdown_timeout=SHUTDOWN, handler_cancellation=True
+            application(site, options.next_steps), access_log=None, shutdown_timeout=SHUTDOWN, handler_cancellation=True
         )
         self._address: HttpAddress | None = None
         self._recorder = recorder
@@ -124,7 +131,7 @@ class ConsoleServer:
         self._audit.close()
 
 
-def application(site: ConsoleSite) -> web.Application:
+def application(site: ConsoleSite, next_steps: NextSteps | None = None) -> web.Application:
     """Return the application of a console."""
     app = web.Application(
         middlewares=[guard(site.sessions, site.renderer, site.local)], client_max_size=BODY
@@ -132,6 +139,8 @@ def application(site: ConsoleSite) -> web.Application:
     app.router.add_get("/static/{path:.+}", site.renderer.assets.serve)
     for page in PAGES:
         app.router.add_routes(page.routes(site))
+    if next_steps is not None:
+        app.router.add_routes(nextsteps.routes(site, next_steps))
     return app
 
 

@@ -48,9 +48,9 @@ def is_fragment(request: web.Request) -> bool:
 
 
 class Renderer:
-    """Renders templates. server: the server's address, without user and password."""
+    """Renders templates. server: the server's address, without user and password. first: pages before NAVIGATION."""
 
-    def __init__(self, assets: Assets, server: str) -> None:
+    def __init__(self, assets: Assets, server: str, first: tuple[NavigationItem, ...] = ()) -> None:
         self._environment = jinja2.Environment(
             loader=jinja2.FileSystemLoader(FOLDER), autoescape=True, undefined=jinja2.StrictUndefined,
             trim_blocks=True, lstrip_blocks=True, auto_reload=False,
@@ -61,7 +61,7 @@ class Renderer:
         }  # fmt: skip
         self._environment.filters |= filters
         self.assets = assets
-        self._environment.globals |= {"asset": assets.url, "server": server, "navigation": NAVIGATION}
+        self._environment.globals |= {"asset": assets.url, "server": server, "navigation": (*first, *NAVIGATION)}
 
     def part(self, template: str, **values: Any) -> str:
         """Return a template as text."""

@@ -2,6 +2,7 @@
 
     site         what the pages share: sessions, templates, the audit log
     login        login and logout
+    nextsteps    what a user can try with the sample data of tidelog quickstart
     streamlist   finds streams
     stream       one stream: browse, follow, append
     search       searches a range of a stream for a text

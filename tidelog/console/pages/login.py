@@ -41,7 +41,7 @@ class LoginPages:
 
     async def show(self, request: web.Request) -> web.Response:
         if SESSION in request:
-            raise web.HTTPSeeOther("/")
+            raise web.HTTPSeeOther(self._site.home)
         return self._form(request, "", DEFAULT_USER, 200)
 
     async def log_in(self, request: web.Request) -> web.Response:
@@ -64,7 +64,7 @@ class LoginPages:
         site.audit.write(user, address, "login")
         if site.recorder is not None:
             await site.recorder.record(session)
-        answer = web.Response(status=303, headers={"Location": "/"})
+        answer = web.Response(status=303, headers={"Location": site.home})
         answer.set_cookie(
             COOKIE, session.token, max_age=int(LIFETIME), path="/", httponly=True, samesite="Strict", secure=site.tls
         )  # fmt: skip
@@ -79,4 +79,6 @@ class LoginPages:
         return answer
 
     def _form(self, request: web.Request, problem: str, user: str, status: int) -> web.Response:
-        return self._site.renderer.page(request, "login.html", None, status, problem=problem, user=user)
+        return self._site.renderer.page(
+            request, "login.html", None, status, problem=problem, user=user, sample=self._site.home != "/"
+        )  # fmt: skip

@@ -29,6 +29,7 @@ class ConsoleSite:
     tls: bool
     url: str  # of the server, without user and password, for code that users copy
     cli_options: str  # of redis-cli, for the same purpose
+    home: str  # the path of the page after the login
 
     def page(self, request: web.Request, template: str, **values: Any) -> web.Response:
         """Return a page for the logged-in user."""

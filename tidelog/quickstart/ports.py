@@ -1,0 +1,37 @@
+"""The ports of a quickstart."""
+
+from __future__ import annotations
+
+import socket
+from typing import Final
+
+from tidelog.quickstart.errors import QuickstartError
+
+HOST: Final = "127.0.0.1"  # only this machine can connect
+TRIED: Final = 100  # ports after the usual one
+
+
+def choose(given: int | None, usual: int, option: str, taken: set[int] | None = None) -> int:
+    """Return ``given`` if it is free; for None, ``usual`` or the next free port. taken: ports that are to stay free.
+
+    Raises QuickstartError if ``given``, or all ports, are in use.
+    """
+    if given is not None:
+        if not is_free(given):
+            raise QuickstartError(f"port {given} is in use: choose another {option}, or omit the option")
+        return given
+    for port in range(usual, usual + TRIED):
+        if port not in (taken or ()) and is_free(port):
+            return port
+    raise QuickstartError(f"the ports {usual} to {usual + TRIED - 1} are in use: choose another port with {option}")
+
+
+def is_free(port: int) -> bool:
+    """Return whether a program can listen on this port."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+        return True
