@@ -20,6 +20,7 @@
     diagnosis  its findings and their output
     quickstart  tidelog quickstart: a server with sample data, and a console
     console   tidelog console: a web application
+    gateway   tidelog gateway: streams over HTTP
     jobs      tidelog jobs: status and control of jobs
     engine    tidelog jobs engine: run jobs on Spark
     jobstatus  the output of tidelog jobs status

@@ -21,6 +21,7 @@ from tidelog.cli.connect import connected, url_option
 from tidelog.cli.console import console
 from tidelog.cli.dlq import dlq
 from tidelog.cli.doctor import doctor
+from tidelog.cli.gateway import gateway
 from tidelog.cli.group import group_commands
 from tidelog.cli.lazygroup import LazyGroup
 from tidelog.cli.load import BadRow, Format, Loader, guess_format, read_rows
@@ -71,6 +72,7 @@ def main() -> None:
       tidelog flow run flows.yaml             run the flows of a file
       tidelog group status                    show the members of a server group
       tidelog console                         serve a web application for a server
+      tidelog gateway                         serve streams over HTTP
       tidelog backup /mnt/backups             back up all data of a server
       tidelog backups /mnt/backups            list the backups
       tidelog verify /mnt/backups             verify the newest backup
@@ -83,7 +85,7 @@ def main() -> None:
 
 for _command in (
     backups.backup, backups.backups, backups.verify, backups.restore, topics, send, sendmany, dlq, worker, app_commands,
-    import_command, export_command, group_commands, quickstart, console, doctor, completion,
+    import_command, export_command, group_commands, quickstart, console, gateway, doctor, completion,
     LazyGroup("jobs", "tidelog.cli.jobs", "jobs_commands", "jobs", "Manage stateful exactly-once jobs on Spark."),
     LazyGroup("flow", "tidelog.cli.flow", "flow_commands", "flows", "Run and control flows of events."),
 ):  # fmt: skip

@@ -1,14 +1,12 @@
 """``ConsoleServer``: the routes, and the HTTP server.
 
-Rule 1: it listens on this machine only, unless the options name another address. Other addresses need TLS, or
-        ``without_tls``: passwords would be readable on the network.
+Rule 1: see ``operating.listening`` for the addresses that need TLS.
 """
 
 from __future__ import annotations
 
 import asyncio
 import shlex
-import ssl
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,6 +35,7 @@ from tidelog.console.security import guard
 from tidelog.console.sessions import ConsoleSessions
 from tidelog.operating.hostnames import is_local
 from tidelog.operating.httpaddress import HttpAddress, HttpLimits
+from tidelog.operating.listening import ListenError, check_exposure, listen_address, server_tls
 from tidelog.transport.access import Access
 from tidelog.transport.cancellation import cancel_and_wait
 
@@ -77,16 +76,16 @@ class ConsoleServer:
     """A console. ``url`` is its address after ``start``. Raises ConsoleError for invalid options."""
 
     def __init__(self, options: ConsoleOptions) -> None:
-        self._host, self._port = _address(options.listen)
-        access, local = options.access, is_local(self._host)
+        access = options.access
         if access.username or access.password or any("@" in url for url in access.urls):
             raise ConsoleError("the URL has a user or password: users of the console log in with their own")
-        if not local and not options.cert_file and not options.without_tls:
-            raise ConsoleError(
-                f"other machines can connect to {options.listen}: use --tls-cert, or --without-tls to send passwords"
-                f" without encryption, or listen on {DEFAULT_LISTEN}"
-            )
-        self._tls = _tls_context(options)
+        try:
+            self._host, self._port = listen_address(options.listen, DEFAULT_LISTEN)
+            secured = options.cert_file is not None
+            check_exposure(options.listen, DEFAULT_LISTEN, tls=secured, without_tls=options.without_tls)
+            self._tls = server_tls(options.cert_file, options.key_file)
+        except ListenError as error:
+            raise ConsoleError(str(error)) from None
         self._audit = AuditLog(options.audit_file)
         self._sessions = ConsoleSessions(access)
         renderer = Renderer(
@@ -94,8 +93,8 @@ class ConsoleServer:
         )  # fmt: skip
         recorder = HistoryRecorder(self._sessions) if options.history else None
         site = ConsoleSite(
-            self._sessions, renderer, self._audit, recorder, local, self._tls is not None, access.urls[0], _cli(access),
-            nextsteps.PATH if options.next_steps else "/",
+            self._sessions, renderer, self._audit, recorder, is_local(self._host), self._tls is not None,
+            access.urls[0], _cli(access), nextsteps.PATH if options.next_steps else "/",
         )  # fmt: skip
         self._runner = web.AppRunner(
             application(site, options.next_steps), access_log=None, shutdown_timeout=SHUTDOWN, handler_cancellation=True
@@ -153,22 +152,3 @@ def _cli(access: Access) -> str:
     port = "" if place.port == REDIS_PORT else f"-p {place.port} "
     return f"{host}{port}{'--tls ' if place.tls else ''}".strip()
 
-
-def _address(listen: str) -> tuple[str, int]:
-    host, colon, port = listen.rpartition(":")
-    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise ConsoleError(f"--listen is {listen!r}: it must be HOST:PORT, such as {DEFAULT_LISTEN}")
-    return host.strip("[]"), int(port)
-
-
-def _tls_context(options: ConsoleOptions) -> ssl.SSLContext | None:
-    if options.cert_file is None:
-        if options.key_file is not None:
-            raise ConsoleError("--tls-key needs --tls-cert")
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        context.load_cert_chain(options.cert_file, options.key_file)
-    except (OSError, ssl.SSLError) as error:
-        raise ConsoleError(f"the certificate {options.cert_file} can't be used: {error}") from None
-    return context

@@ -4,31 +4,26 @@ Rule 1: a session exists on the console only. The browser has a random cookie, w
 Rule 2: a session ends after IDLE without a request, after LIFETIME in any case, at a logout, and when the server no
         longer accepts the user. Its connection is closed and its password forgotten at the same time.
 Rule 3: the number of sessions is limited: PER_USER of one user, of which the least recently used one ends first, and
-        TOTAL of all users. The number of failed logins from one address is limited, too. Logins in progress count as
-        failed.
+        TOTAL of all users. The number of failed logins from one address is limited, too.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final
 
 from tidelog.console.connection import UserConnection
 from tidelog.console.errors import LoginError, UnavailableError
+from tidelog.operating.loginfailures import FAILURES, LoginFailures
 from tidelog.transport.access import Access
 
 IDLE: Final = 30 * 60.0  # s
 LIFETIME: Final = 12 * 3600.0  # s
 PER_USER: Final = 20
 TOTAL: Final = 500
-FAILURES: Final = 10  # failed logins from one address within WINDOW; further logins are refused
-WINDOW: Final = 60.0  # s
-ADDRESSES: Final = 10_000  # addresses whose failed logins are recorded
 
 
 @dataclass(eq=False)
@@ -56,7 +51,7 @@ class ConsoleSessions:
         self._access = access
         self._clock = clock
         self._sessions: dict[str, ConsoleSession] = {}
-        self._failures: dict[str, deque[float]] = {}  # by address: times of failed logins, the oldest first
+        self._failures = LoginFailures(clock)
 
     def __iter__(self) -> Iterator[ConsoleSession]:
         """Iterate over the sessions that have not ended, the most recently used one first."""
@@ -66,19 +61,13 @@ class ConsoleSessions:
     async def log_in(self, user: str, password: str, address: str) -> ConsoleSession:
         """Start a session. Raises LoginError if the user is refused, UnavailableError if the server is."""
         self._expire()
-        self._check_failures(address)
+        if self._failures.too_many(address):
+            raise LoginError(f"{FAILURES} logins from this address have failed. Try again in a minute.")
         if len(self._sessions) >= TOTAL:
             raise UnavailableError(f"{TOTAL} users are logged in, which is the limit. Try again later.")
         connection = UserConnection(self._access, user, password)
-        failed, began = False, self._attempt(address)
-        try:
+        with self._failures.attempt(address, LoginError):
             await connection.log_in()
-        except LoginError:
-            failed = True
-            raise
-        finally:
-            if not failed:
-                self._forgive(address, began)
         now = self._clock()
         session = ConsoleSession(
             secrets.token_urlsafe(32), secrets.token_urlsafe(32), user, address, connection, now, now
@@ -118,27 +107,3 @@ class ConsoleSessions:
         for session in tuple(self._sessions.values()):
             if self._expired(session):
                 self.end(session)
-
-    def _check_failures(self, address: str) -> None:
-        times = self._failures.get(address)
-        while times and self._clock() - times[0] > WINDOW:
-            times.popleft()
-        if times is not None and not times:
-            del self._failures[address]
-        elif times is not None and len(times) >= FAILURES:
-            raise LoginError(f"{FAILURES} logins from this address have failed. Try again in a minute.")
-
-    def _attempt(self, address: str) -> float:
-        """Count a login as failed until ``_forgive``. Simultaneous logins could exceed the limit otherwise."""
-        if len(self._failures) >= ADDRESSES and address not in self._failures:
-            self._failures.pop(next(iter(self._failures)))
-        now = self._clock()
-        self._failures.setdefault(address, deque()).append(now)
-        return now
-
-    def _forgive(self, address: str, began: float) -> None:
-        times = self._failures.get(address, deque())
-        with suppress(ValueError):  # another address took its place
-            times.remove(began)
-        if not times:
-            self._failures.pop(address, None)

@@ -9,6 +9,10 @@
     throughput     rates and dead letters of workers, jobs and flows
     watch          ``--watch``, ``--interval`` and ``--json`` of status commands
     hostnames      which hosts only this machine can reach
+    loginfailures  the limit of failed logins of an address
+    cors           access of pages of other origins
+    listening      the options of programs that listen for HTTP: addresses, certificates
+    serving        runs a program that serves HTTP until a signal arrives
     httpaddress    the HTTP connections of one address, with limits, for servers of aiohttp
     metricsserver  the HTTP server of ``/metrics``
 

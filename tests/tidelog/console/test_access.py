@@ -14,7 +14,8 @@ import trustme
 from tests.tidelog.console.consolekit import PASSWORD, Visitor, add_user, audited, serving, visit
 from tidelog.console.application import ConsoleOptions, ConsoleServer
 from tidelog.console.errors import ConsoleError, LoginError
-from tidelog.console.sessions import FAILURES, IDLE, LIFETIME, PER_USER, WINDOW, ConsoleSessions
+from tidelog.console.sessions import IDLE, LIFETIME, PER_USER, ConsoleSessions
+from tidelog.operating.loginfailures import FAILURES, WINDOW
 from tidelog.testing import Server
 from tidelog.transport.access import Access
 

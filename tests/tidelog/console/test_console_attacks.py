@@ -21,7 +21,8 @@ from tidelog.client import Client
 from tidelog.console import application, history, security
 from tidelog.console.application import ConsoleServer
 from tidelog.console.connection import NAME
-from tidelog.console.sessions import FAILURES, ConsoleSessions
+from tidelog.console.sessions import ConsoleSessions
+from tidelog.operating.loginfailures import FAILURES
 from tidelog.testing import Server
 from tidelog.transport.access import Access
 

@@ -8,5 +8,4 @@
     options          authentication, TLS, and the meaning of status codes
     listening        the base of connectors that accept HTTP connections, and their options
     listener         one HTTP server for each address of the process
-    cors             access for pages of other origins
 """

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 from aiohttp import web
 
 from tidelog.flows.api.connector import Sink, Source
-from tidelog.flows.connectors.http import cors
 from tidelog.flows.connectors.http.listener import (
     HttpListener,
     HttpRoute,
@@ -19,6 +18,7 @@ from tidelog.flows.connectors.http.listener import (
 )
 from tidelog.flows.connectors.http.options import HttpAuth, ServerTlsOptions
 from tidelog.flows.connectors.payload import PayloadOptions
+from tidelog.operating import cors
 from tidelog.operating.httpaddress import IDLE
 from tidelog.options.limits import AtLeastOne, Port
 from tidelog.options.units import PositiveDuration

@@ -1,0 +1,25 @@
+"""The gateway: streams over HTTP, for programs without a Redis client. docs/gateway.md.
+
+It is one process (``tidelog gateway``) that serves HTTP and uses RESP toward the server. In reading order:
+
+    errors       errors as responses (RFC 9457), and the status of each error reply of the server
+    limits       the limits of all resources
+    media        media types of requests and responses
+    entryjson    entries as JSON, and JSON as entries
+    parameters   parameters of requests, each declared once
+    users        users, each with connections that are authenticated as this user
+    site         what requests share; one request; the declaration of a route
+    reading      GET and HEAD: pages of entries
+    appending    POST: appends, exactly once if requested
+    schemas      JSON schemas of bodies
+    routes       the table of all routes
+    security     who sends a request, and from where; errors become responses
+    application  the HTTP server
+    process      the process: listening, signals
+
+Rule 1: The gateway has no rights of its own. Every request to the server uses a connection of its user.
+"""
+
+from typing import Final
+
+DEFAULT_LISTEN: Final = "127.0.0.1:9897"  # the address of the gateway

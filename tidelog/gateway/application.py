@@ -1,0 +1,118 @@
+"""``GatewayServer``: the HTTP server."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from aiohttp import web
+
+from tidelog.gateway import DEFAULT_LISTEN
+from tidelog.gateway.errors import GatewayError
+from tidelog.gateway.limits import BODY, OTHER_CONNECTIONS, READERS, USER_READERS
+from tidelog.gateway.routes import ROUTES
+from tidelog.gateway.security import guard, handler_of
+from tidelog.gateway.site import GatewaySite
+from tidelog.gateway.users import GatewayUsers
+from tidelog.operating import cors
+from tidelog.operating.hostnames import is_local
+from tidelog.operating.httpaddress import HttpAddress, HttpLimits
+from tidelog.operating.listening import check_exposure, listen_address, server_tls
+from tidelog.transport.access import Access
+from tidelog.transport.cancellation import cancel_and_wait
+
+SHUTDOWN: Final = 5.0  # s that requests have to end
+HEADERS_WITHIN: Final = 10.0  # s for the headers of a request, for the first request from the connection on
+SWEPT: Final = 10.0  # s between two searches for unused connections
+
+
+@dataclass(frozen=True)
+class GatewayOptions:
+    """The options of a gateway."""
+
+    access: Access  # the server that it serves
+    listen: str = DEFAULT_LISTEN
+    cert_file: str | None = None  # PEM; None: HTTP without TLS
+    key_file: str | None = None  # PEM; None: it is in ``cert_file``
+    without_tls: bool = False  # other machines can connect without TLS
+    cors_origins: Sequence[str] = ()  # origins of pages with access; ``*``: all
+    readers: int = READERS  # open event streams
+    user_readers: int = USER_READERS  # open event streams of one user
+
+
+class GatewayServer:
+    """A gateway. ``url`` is its address after ``start``. Raises GatewayError for invalid options."""
+
+    def __init__(self, options: GatewayOptions) -> None:
+        access = options.access
+        if access.username or access.password or any("@" in url for url in access.urls):
+            raise GatewayError("the URL has a user or password: users of the gateway send their own")
+        try:
+            self._host, self._port = listen_address(options.listen, DEFAULT_LISTEN)
+            secured = options.cert_file is not None
+            check_exposure(options.listen, DEFAULT_LISTEN, tls=secured, without_tls=options.without_tls)
+            self._tls = server_tls(options.cert_file, options.key_file)
+            origins = [cors.origin_of(each) for each in options.cors_origins]
+        except ValueError as error:
+            raise GatewayError(str(error)) from None
+        self._users = GatewayUsers(access)
+        self.site = GatewaySite(
+            self._users, is_local(self._host), origins, options.readers, min(options.user_readers, options.readers)
+        )
+        self._runner = web.AppRunner(
+            application(self.site), access_log=None, shutdown_timeout=SHUTDOWN, handler_cancellation=True
+        )
+        self._limits = HttpLimits(options.readers + OTHER_CONNECTIONS, HEADERS_WITHIN)
+        self._address: HttpAddress | None = None
+        self._sweeping: asyncio.Task[None] | None = None
+        self.url = ""
+
+    async def start(self) -> None:
+        """Start listening. Raises GatewayError if the address can't be used."""
+        _raise_open_files()
+        await self._runner.setup()
+        handler = self._runner.server
+        assert handler is not None  # noqa: S101 - set up above
+        self._address = HttpAddress(self._host, self._port, self._limits)
+        try:
+            await self._address.start(handler, self._tls)
+        except OSError as error:
+            await self.stop()
+            raise GatewayError(
+                f"{self._host}:{self._port} can't be used: {error.strerror or error}; use another --listen HOST:PORT"
+            ) from None
+        self._sweeping = asyncio.create_task(self._sweep())
+        self.url = f"{'https' if self._tls else 'http'}://{self._address.shown}"
+
+    async def stop(self) -> None:
+        """End the event streams, which clients then open again, and wait up to SHUTDOWN for other requests."""
+        self.site.closing.set()
+        await cancel_and_wait(self._sweeping)
+        if self._address is not None:
+            await self._address.stop()
+        await self._runner.cleanup()
+        self._users.close()
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEPT)
+            self._users.sweep()
+
+
+def application(site: GatewaySite) -> web.Application:
+    """Return the application of a gateway."""
+    app = web.Application(middlewares=[guard(site)], client_max_size=BODY)
+    for route in ROUTES:
+        app.router.add_route(route.method, route.path, handler_of(site, route))
+    return app
+
+
+def _raise_open_files() -> None:
+    """Permit as many open files as the system allows. Each connection is one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,75 @@
+"""``GET`` and ``HEAD`` of a stream: pages of entries, and its first and last ID.
+
+Rule 1: a key that does not exist is an empty stream, as for TREAD. A reader can therefore begin before the writer.
+Rule 2: a page has at most PAGE bytes and ``limit`` entries. Its last ID is ``after`` of the next page.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from urllib.parse import quote
+
+import msgspec
+from aiohttp import web
+
+from tidelog.client import calls
+from tidelog.client.entries import Batch, Span, StreamId
+from tidelog.gateway.entryjson import entry_json, id_json
+from tidelog.gateway.limits import DEFAULT_ENTRIES, PAGE
+from tidelog.gateway.media import JSON, NDJSON
+from tidelog.gateway.site import GatewayCall
+from tidelog.gateway.users import result_of
+from tidelog.options.start import EARLIEST
+
+FIRST: Final = "Tidelog-First-Id"
+LAST: Final = "Tidelog-Last-Id"
+LENGTH: Final = "Tidelog-Length"
+MISSING_LINE: Final = b'{"missing":true}\n'
+
+
+async def head(call: GatewayCall) -> web.Response:
+    """Respond with the first and last ID, and the number of entries, as headers."""
+    replies = await call.user.repeat(calls.tread(call.key, "0", 0, with_info=True), calls.tlen(call.key))
+    batch, length = map(result_of, replies)
+    return web.Response(headers={**span_headers(batch.info), LENGTH: str(length)}, content_type=JSON)
+
+
+async def read_page(call: GatewayCall, media: str) -> web.Response:
+    """Respond with a page of entries."""
+    after = call.query.get("after", EARLIEST).after
+    limit = call.query.get("limit", DEFAULT_ENTRIES)
+    with call.site.memory.taken(call.user.name, PAGE):
+        if after is None:  # latest: the page is empty, and shows where to continue
+            found: Batch = await call.user.read(calls.tread(call.key, "0", 0, with_info=True))
+            after = found.info.last if found.info is not None else StreamId(0, 0)
+        else:
+            found = await call.user.read(calls.tread(call.key, after, limit, max_bytes=PAGE, with_info=True))
+        return page(call, media, found, after)
+
+
+def page(call: GatewayCall, media: str, found: Batch, after: StreamId) -> web.Response:
+    """Return the response with the entries of a batch."""
+    info = found.info or Span(None, StreamId(0, 0))
+    following = found.last_id or after
+    more = bool(found.entries) and following < info.last
+    headers = span_headers(info)
+    if more:
+        path = call.request.rel_url.raw_path
+        limit = f"&limit={call.query['limit']}" if "limit" in call.query else ""
+        headers["Link"] = f'<{path}?after={quote(str(following))}{limit}>; rel="next"'
+    missing = any(not each for each in found)
+    entries = [entry_json(entry) for entry in found.entries]
+    if media == NDJSON:
+        lines = b"".join([each + b"\n" for each in entries])
+        return web.Response(body=MISSING_LINE * missing + lines, content_type=NDJSON, headers=headers)
+    end = msgspec.json.encode({"next": str(following), "more": more} | ({"missing": True} if missing else {}))
+    body = b'{"entries":[' + b",".join(entries) + b"]," + end[1:] + b"\n"
+    return web.Response(body=body, content_type=JSON, headers=headers)
+
+
+def span_headers(info: Span | None) -> dict[str, str]:
+    """Return the headers with the first and the last ID of a stream."""
+    found: dict[str, Any] = {LAST: str(info.last if info is not None else StreamId(0, 0))}
+    if info is not None and info.first is not None:
+        found[FIRST] = id_json(info.first)
+    return found

@@ -1,0 +1,146 @@
+"""Which requests are served, as which user, and how errors become responses.
+
+Rule 1: a request names its user by Basic authentication, or by a token. Without either, it is a request of the default
+        user without a password, which is possible only if the gateway listens on this machine only.
+Rule 2: if the gateway listens on this machine only, ``Host`` must be a name of this machine. A foreign name that
+        resolves to this machine (DNS rebinding) is rejected.
+Rule 3: a browser sends requests to this machine for pages of any site, with credentials that it has stored. A request
+        of a page of another origin is rejected unless ``--cors-origin`` permits it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from tidelog.gateway.errors import PROBLEM, ProblemError, unauthorized, unavailable
+from tidelog.gateway.parameters import read_query
+from tidelog.gateway.site import GatewayCall, GatewayRoute, GatewaySite
+from tidelog.gateway.users import DEFAULT_USER, GatewayUser
+from tidelog.operating import cors
+from tidelog.operating.hostnames import host_name, is_local
+from tidelog.operating.httpaddress import handling
+
+log = logging.getLogger("tidelog.gateway")
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE")
+
+
+def guard(site: GatewaySite) -> Middleware:
+    """Return the middleware that checks where requests come from, and turns errors into responses."""
+
+    @web.middleware
+    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+        with handling(request):
+            try:
+                _check_host(site, request)
+                _check_origin(site, request)
+                if cors.is_preflight(request) and site.origins:
+                    return cors.preflight_response(request, site.origins, METHODS)
+                response = await handler(request)
+            except Exception as error:  # noqa: BLE001 - every error becomes a response
+                response = refused(request, error)
+            if not response.prepared:
+                response.headers.update(headers_of(site, request))
+        return response
+
+    return middleware
+
+
+def headers_of(site: GatewaySite, request: web.Request) -> dict[str, str]:
+    """Return the headers of all responses."""
+    return {**HEADERS, **(cors.headers_for(request, site.origins) if site.origins else {})}
+
+
+def handler_of(site: GatewaySite, route: GatewayRoute) -> Handler:
+    """Return the handler of a route, which authenticates the user and parses the parameters."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        query = read_query(request, route.parameters)
+        user = await _authenticated(site, request)
+        return await route.handle(GatewayCall(site, request, user, query))
+
+    return handle
+
+
+async def _authenticated(site: GatewaySite, request: web.Request) -> GatewayUser:
+    """Return the user of a request (Rule 1)."""
+    header = request.headers.get("Authorization", "")
+    scheme, _, credentials = header.partition(" ")
+    if scheme.lower() == "basic":
+        name, password = _basic(credentials)
+        if name == DEFAULT_USER and not password and not site.local:
+            raise unauthorized("no-password", "The default user without a password has access on the machine only.")
+        return await _log_in(site, name, password, request)
+    if header:
+        raise unauthorized("unknown-scheme", "Authorization must be Basic, with the name and password of an ACL user.")
+    if not site.local:
+        raise unauthorized("no-credentials", "Send the name and password of an ACL user (Basic authentication).")
+    return await site.users.log_in(DEFAULT_USER, "", "")
+
+
+async def _log_in(site: GatewaySite, name: str, password: str, request: web.Request) -> GatewayUser:
+    try:
+        return await site.users.log_in(name, password, request.remote or "unknown")
+    except ProblemError as error:
+        if error.status in (401, 403):
+            log.warning("login of %r from %s: %s", name[:100], request.remote, error)
+        raise
+
+
+def _basic(credentials: str) -> tuple[str, str]:
+    try:
+        name, colon, password = base64.b64decode(credentials, validate=True).decode().partition(":")
+    except (binascii.Error, UnicodeDecodeError):
+        colon = ""
+    if not colon:
+        raise unauthorized("malformed-credentials", "Basic credentials must be base64 of USER:PASSWORD in UTF-8.")
+    return name or DEFAULT_USER, password
+
+
+def _check_host(site: GatewaySite, request: web.Request) -> None:
+    if site.local and not is_local(host_name(request.headers.get("Host", ""))):
+        text = "The gateway accepts only local names of its machine, such as localhost, in the URL."
+        raise ProblemError(403, "foreign-host", text)
+
+
+def _check_origin(site: GatewaySite, request: web.Request) -> None:
+    """Raise ProblemError if a page of another origin without access sent the request (Rule 3)."""
+    origin = request.headers.get("Origin")
+    if origin is None:
+        own = request.headers.get("Sec-Fetch-Site", "none") in ("same-origin", "none")
+    else:
+        same = origin.partition("://")[2].lower() == request.headers.get("Host", "").lower()
+        own = same or origin in site.origins or "*" in site.origins
+    if not own:
+        text = "Pages of this origin have no access. The option --cors-origin of the gateway permits it."
+        raise ProblemError(403, "foreign-origin", text)
+
+
+def refused(request: web.Request, error: Exception) -> web.Response:
+    """Return the response to a request that failed."""
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        allowed = ", ".join(sorted(error.allowed_methods))
+        error = ProblemError(405, "wrong-method", f"The methods here are {allowed}.", {"Allow": allowed})
+    elif isinstance(error, web.HTTPNotFound):
+        error = ProblemError(404, "no-such-resource", "There is no such resource. GET /v1/openapi.json lists all.")
+    elif isinstance(error, web.HTTPException):
+        error = ProblemError(error.status, "http", error.reason)
+    elif isinstance(error, TimeoutError):
+        error = unavailable("The server did not reply in time.")
+    elif not isinstance(error, ProblemError):
+        log.error("%s %s: %s", request.method, request.path, error, exc_info=error)
+        text = f"Internal error: {type(error).__name__}. The log of the gateway has more."
+        error = ProblemError(500, "internal", text)
+    response = web.Response(body=error.body + b"\n", status=error.status, content_type=PROBLEM, headers=error.headers)
+    if error.headers.get("Connection") == "close":
+        response.force_close()
+    return response

@@ -1,0 +1,108 @@
+"""What all requests share (``GatewaySite``), one request (``GatewayCall``), and the declaration of routes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from tidelog.gateway.errors import ProblemError
+from tidelog.gateway.limits import GROUP_READERS, MEMORY, STREAMS, UseLimit
+from tidelog.gateway.media import JSON
+from tidelog.gateway.parameters import Parameter, name_in_path
+from tidelog.gateway.users import GatewayUser, GatewayUsers
+
+BODY_WITHIN: Final = 30.0  # s for the body of a request
+
+
+class GatewaySite:
+    """The users and limits of a gateway."""
+
+    def __init__(
+        self, users: GatewayUsers, local: bool, origins: Sequence[str], readers: int, user_readers: int
+    ) -> None:
+        """local: only this machine can connect. origins: those of pages with access (CORS)."""
+        self.users = users
+        self.local = local
+        self.origins = origins
+        self.memory = UseLimit("bytes of bodies and pages in flight", MEMORY, MEMORY // 2)
+        self.readers = UseLimit("open event streams", readers, user_readers)
+        self.group_readers = UseLimit("open readers of groups", GROUP_READERS, GROUP_READERS // 2)
+        self.streams = UseLimit("streams that are followed", STREAMS, STREAMS)
+        self.closing = asyncio.Event()  # the gateway is shutting down
+
+
+@dataclass
+class GatewayCall:
+    """One request of a user."""
+
+    site: GatewaySite
+    request: web.Request
+    user: GatewayUser
+    query: dict[str, Any]  # values of the declared parameters that the URL has
+
+    @property
+    def key(self) -> bytes:
+        """The stream in the path."""
+        return name_in_path(self.request, "key", "the key of the stream")
+
+    async def body(self, most: int) -> bytes:
+        """Return the body. The caller has taken its memory. Raises ProblemError if it is too large or too slow."""
+        parts, size = [], 0
+        try:
+            async with asyncio.timeout(BODY_WITHIN):
+                async for part in self.request.content.iter_any():
+                    size += len(part)
+                    if size > most:
+                        raise too_large(most)
+                    parts.append(part)
+        except TimeoutError:
+            text = f"The body was not complete after {BODY_WITHIN:g} seconds."
+            raise ProblemError(408, "too-slow", text, {"Connection": "close"}) from None
+        return b"".join(parts)
+
+    def body_size(self, most: int) -> int:
+        """Return the memory that the body needs. Raises ProblemError if it will be too large."""
+        length = self.request.content_length
+        if length is not None and length > most:
+            raise too_large(most)
+        return most if length is None else length
+
+
+def too_large(most: int) -> ProblemError:
+    text = f"The body is too large: it can have {most} bytes. Send several requests."
+    return ProblemError(413, "too-large", text, {"Connection": "close"})
+
+
+def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value) + b"\n", status=status, content_type=JSON, headers=headers)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A response in the OpenAPI document. ``schema``: for JSON; None: the response has no JSON body."""
+
+    description: str
+    schema: Mapping[str, Any] | None = None
+    media: tuple[str, ...] = (JSON,)
+
+
+@dataclass(frozen=True)
+class GatewayRoute:
+    """A route. OpenAPI is derived from it. All routes can also respond with the errors of ``security``."""
+
+    method: str
+    path: str
+    handle: Callable[[GatewayCall], Awaitable[web.StreamResponse]]
+    summary: str
+    answers: Mapping[int, Answer]
+    parameters: tuple[Parameter, ...] = ()
+    headers: Mapping[str, str] = field(default_factory=dict)  # request headers, with descriptions
+    body: Mapping[str, Any] | None = None  # schema of the body in JSON
+    body_media: tuple[str, ...] = (JSON,)
+    by_token: bool = False  # a token for the stream permits it
+
