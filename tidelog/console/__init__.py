@@ -16,6 +16,8 @@ It is one process (``tidelog console``) that serves HTML over HTTP and uses RESP
     groups       groups of a stream: lag, pending messages, resets
     deadletterqueues  finding dead-letter queues of all kinds
     eventedits   the fields of an event as a form
+    groupsets    groups of the same name on several streams, and their resets
+    topics       settings and partitions of topics
     payloads     entries as text, JSON, hex, and code
     rendering    templates, and how they display numbers, sizes, times and bytes
     history      the samples of the plots: a bounded stream on the server

@@ -20,6 +20,7 @@ from tidelog.console.pages import (
     deadletteredit,
     deadletters,
     group,
+    groupset,
     login,
     nextsteps,
     overview,
@@ -52,6 +53,7 @@ PAGES: Final = (
     stream,
     search,
     group,
+    groupset,
     deadletters,
     deadletteredit,
 )

@@ -24,6 +24,7 @@ FILES: Final = (
     "plots.js",
     "stream.js",
     "search.js",
+    "selection.js",
     "dialogs.js",
     "fields.js",
     "icon.svg",

@@ -2,10 +2,13 @@
 
 Rule 1: pending messages are read in pages, and the entries that a reset reads again are counted, not read. A
         redis-server has no TCOUNT: there, at most COUNTED entries are counted.
+Rule 2: XINFO GROUPS returns all groups of a stream. Only the rows of a page are interpreted; the selection of a page
+        among more than THREADED groups runs in a thread.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,7 +22,9 @@ from tidelog.console.streams import StreamReader
 from tidelog.options.start import StartPosition
 from tidelog.transport.call import Call, plain
 
-LISTED: Final = 200  # groups whose lag is shown
+LISTED: Final = 100  # groups of a page
+THREADED: Final = 2000  # groups: sorting them takes about 2 ms
+ORDERS: Final = ("name", "position", "pending")  # of groups: by name, lowest position first, most pending first
 CONSUMERS: Final = 200  # consumers of a group that are shown
 PENDING: Final = 50  # pending messages of a page
 SAMPLE: Final = 5  # entries of a preview
@@ -36,6 +41,16 @@ class GroupSummary:
     consumers: int
     lag: int | None = None  # entries after the position; None: not known
     oldest_unread: int | None = None  # ms since 1970, None if everything was delivered
+
+
+@dataclass(frozen=True)
+class GroupPage:
+    """A page of the groups of a stream."""
+
+    rows: list[GroupSummary]
+    start: int  # the number of groups before the page
+    matching: int  # groups that match the filter
+    total: int
 
 
 @dataclass(frozen=True)
@@ -66,16 +81,21 @@ class StreamGroups:
         self._reader = reader
         self._connection = connection
 
-    async def all(self, key: bytes) -> tuple[list[GroupSummary], int]:
-        """Return the first groups of a stream by name, with their lag, and the number of all. Raises PageError."""
+    async def page(self, key: bytes, words: bytes = b"", order: str = "name", start: int = 0) -> GroupPage:
+        """Return a page of the groups whose names contain ``words``. order: one of ORDERS. Raises PageError."""
         (reply,) = await self._ask(plain("XINFO", "GROUPS", key))
-        found = sorted((_group(each) for each in reply), key=lambda each: each.name)
-        return await self._with_lag(key, found[:LISTED]), len(found)
+        if len(reply) > THREADED:
+            found = await asyncio.to_thread(selected, reply, words, order)
+        else:
+            found = selected(reply, words, order)
+        start = min(start, max(0, len(found) - 1) // LISTED * LISTED)
+        rows = [group_of(row) for row in found[start : start + LISTED]]
+        return GroupPage(await self._with_lag(key, rows), start, len(found), len(reply))
 
     async def one(self, key: bytes, name: bytes) -> GroupSummary:
         """Return one group. Raises PageError."""
         (reply,) = await self._ask(plain("XINFO", "GROUPS", key))
-        found = [group for group in map(_group, reply) if group.name == name]
+        found = [group_of(row) for row in named(reply, name)]
         if not found:
             raise PageError(404, f"The stream {text(key)} has no group {text(name)}.")
         return (await self._with_lag(key, found))[0]
@@ -170,12 +190,40 @@ class StreamGroups:
         return found
 
 
+# -- rows of XINFO GROUPS ------------------------------------------------------------------------------------------
+def selected(rows: Sequence[Any], words: bytes, order: str) -> list[Any]:
+    """Return the rows whose groups match a filter, in an order of ORDERS."""
+    name, position, pending = column(rows, b"name"), column(rows, b"last-delivered-id"), column(rows, b"pending")
+    found = [row for row in rows if words in row[name]] if words else list(rows)
+    found.sort(key=lambda row: row[name])
+    if order == "position":
+        found.sort(key=lambda row: position_of(row[position]))
+    elif order == "pending":
+        found.sort(key=lambda row: -row[pending])
+    return found
+
+
+def named(rows: Sequence[Any], name: bytes) -> list[Any]:
+    """Return the rows of the group with a name: one or none."""
+    at = column(rows, b"name")
+    return [row for row in rows if row[at] == name]
+
+
+def position_of(raw: bytes) -> tuple[int, ...]:
+    """Return an ID as numbers, for sorting. It costs less than a StreamId."""
+    return tuple(map(int, raw.split(b"-")))
+
+
+def column(rows: Sequence[Any], name: bytes) -> int:
+    """Return where rows have the value of a field. All rows of a reply have the same fields in the same order."""
+    return 2 * rows[0][::2].index(name) + 1 if rows else 0
+
+
 def _pairs(row: Any) -> dict[str, Any]:
-    pairs = row.items() if isinstance(row, dict) else zip(row[::2], row[1::2], strict=True)
-    return {name.decode(): value for name, value in pairs}
+    return {name.decode(): value for name, value in zip(row[::2], row[1::2], strict=True)}
 
 
-def _group(row: Any) -> GroupSummary:
+def group_of(row: Any) -> GroupSummary:
     found = _pairs(row)
     return GroupSummary(
         found["name"], StreamId.parse(found["last-delivered-id"]), found["pending"], found["consumers"],

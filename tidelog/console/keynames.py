@@ -20,6 +20,7 @@ from tidelog.transport.errors import message_of
 EXAMINED: Final = 10_000  # keys that a step examines, at most
 FOUND: Final = 100  # keys after which a step ends
 SCANNED: Final = 250  # keys per SCAN: a call takes less than a millisecond
+DIGITS: Final = 18  # of a number in a URL; further ones are ignored
 LISTED: Final = 1000  # keys up to which a server is small: its streams are listed without being asked for
 
 
@@ -36,6 +37,12 @@ def query_bytes(request: web.Request, name: str) -> bytes:
     """Return a parameter of the URL, empty if it is missing."""
     pairs = parse_qsl(request.rel_url.raw_query_string, keep_blank_values=True, errors="surrogateescape")
     return next((value.encode("utf-8", "surrogateescape") for key, value in pairs if key == name), b"")
+
+
+def number_of(request: web.Request, name: str) -> int:
+    """Return a parameter of the URL that is a number, 0 if it is missing or not one."""
+    words = request.query.get(name, "")
+    return int(words[:DIGITS]) if words.isascii() and words.isdecimal() else 0
 
 
 def key_of(request: web.Request) -> bytes:
@@ -63,11 +70,13 @@ def pattern_of(words: bytes) -> bytes:
     return b"*" + words.replace(b"\\", b"\\\\") + b"*" if words else b"*"
 
 
-async def scan(connection: UserConnection, pattern: bytes, cursor: bytes, kind: str = "stream") -> ScanStep:
-    """Find keys of a type. Raises PageError if the server refuses SCAN."""
+async def scan(
+    connection: UserConnection, pattern: bytes, cursor: bytes, kind: str = "stream", most: int = FOUND
+) -> ScanStep:
+    """Find keys of a type: about ``most``, or less if a step ends before. Raises PageError if SCAN is refused."""
     found: dict[bytes, None] = {}  # SCAN may return a key twice
     examined = 0
-    while examined < EXAMINED and len(found) < FOUND:
+    while examined < EXAMINED and len(found) < most:
         (reply,) = await connection.read(
             plain("SCAN", cursor, "MATCH", pattern, "COUNT", SCANNED, "TYPE", kind)
         )  # fmt: skip

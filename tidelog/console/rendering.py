@@ -38,6 +38,7 @@ class NavigationItem:
 NAVIGATION: Final = (
     NavigationItem("Overview", "/", "o"),
     NavigationItem("Streams", "/streams", "s"),
+    NavigationItem("Groups", "/groups", "g"),
     NavigationItem("Dead letters", "/deadletters", "d"),
 )
 

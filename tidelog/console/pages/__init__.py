@@ -7,6 +7,7 @@
     stream       one stream: browse, follow, append
     search       searches a range of a stream for a text
     group        the groups of a stream: lag, pending messages, reset, ack, nack, claim
+    groupset     groups by name over several streams: lag, pending messages, reset of all
     deadletters  dead letters: filter, read, replay
     deadletteredit  edit the event of a dead letter, preview the differences, and send it
     overview     the server: its state, replicas or group, WAL, checkpoints, slow log, clients, and plots over time

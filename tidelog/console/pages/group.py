@@ -12,9 +12,9 @@ from tidelog.client.entries import StreamId
 from tidelog.console import payloads
 from tidelog.console.audit import DONE
 from tidelog.console.errors import PageError
-from tidelog.console.groups import PENDING, StreamGroups
+from tidelog.console.groups import LISTED, ORDERS, PENDING, StreamGroups
 from tidelog.console.infotext import text
-from tidelog.console.keynames import key_of, query_bytes
+from tidelog.console.keynames import key_of, number_of, query_bytes
 from tidelog.console.pages.site import ConsoleSite, refusal, session_of, values_hidden
 from tidelog.console.streams import StreamReader
 
@@ -47,9 +47,15 @@ class GroupPages:
         self._site = site
 
     async def list_groups(self, request: web.Request) -> web.Response:
+        """Show a page of the groups whose names contain ``filter``, in ``order``, after the first ``start`` ones."""
         key, (_, groups) = key_of(request), await self._groups(request)
-        rows, total = await groups.all(key)
-        return self._site.page(request, "groups.html", key=key, rows=rows, total=total, now=_now())
+        words, order = query_bytes(request, "filter"), request.query.get("order", "name")
+        if order not in ORDERS:
+            raise PageError(400, f"order must be one of {', '.join(ORDERS)}")
+        page = await groups.page(key, words, order, number_of(request, "start"))
+        return self._site.page(
+            request, "groups.html", key=key, page=page, size=LISTED, words=words, order=order, now=_now()
+        )  # fmt: skip
 
     async def show(self, request: web.Request) -> web.Response:
         """Show a group. ``after``: the ID after which the page of pending messages begins."""

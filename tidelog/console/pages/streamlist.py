@@ -10,9 +10,9 @@ from time import time
 
 from aiohttp import web
 
-from tidelog.console.keynames import LISTED, count_keys, in_url, names, pattern_of, query_bytes, scan
+from tidelog.console.keynames import LISTED, count_keys, in_url, names, number_of, pattern_of, query_bytes, scan
 from tidelog.console.pages.site import ConsoleSite, session_of
-from tidelog.console.streams import DIGITS, StreamReader
+from tidelog.console.streams import StreamReader
 
 
 def routes(site: ConsoleSite) -> Sequence[web.RouteDef]:
@@ -44,8 +44,7 @@ class StreamListPages:
     async def _step(self, request: web.Request, words: bytes, cursor: bytes, total: int | None) -> dict[str, object]:
         connection = session_of(request).connection
         found = await scan(connection, pattern_of(words), cursor)
-        words_before = request.query.get("examined", "")
-        before = int(words_before[:DIGITS]) if words_before.isdecimal() else 0
+        before = number_of(request, "examined")
         reader = await StreamReader.of(connection)
         rows = await reader.summaries(names(found.keys), int(time() * 1000))
         examined = before + found.examined if total is None else min(total, before + found.examined)
