@@ -156,7 +156,8 @@ class RemoteTarget:
             local = getattr(self._files, "local_file", False)
             if local and self._files.info(self._at(name))["type"] != "file":
                 raise OSError(None, "it is no regular file")
-            data: bytes = self._files.cat_file(self._at(name), 0, most + 1)
+            # As keywords: the second parameter of s3fs is the version of an object.
+            data: bytes = self._files.cat_file(self._at(name), start=0, end=most + 1)
             return _limited(data, most)
 
     def write(self, name: str, data: bytes) -> None:

@@ -5,15 +5,26 @@ from __future__ import annotations
 import os
 import stat
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
+from tests.tidelog.jobs.s3kit import s3_bucket
 from tidelog.backup.targets import BackupError, BackupTarget, LocalTarget, target_at
 
 
-@pytest.fixture(params=["folder", "file", "memory", "local"])
+@pytest.fixture(scope="module")
+def s3() -> Iterator[str]:
+    with s3_bucket() as url:
+        yield url
+
+
+@pytest.fixture(params=["folder", "file", "memory", "local", pytest.param("s3", marks=pytest.mark.slow)])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> BackupTarget:
+    if request.param == "s3":
+        return target_at(f"{request.getfixturevalue('s3')}/{uuid4()}/t")
     if request.param in ("memory", "local"):
         pytest.importorskip("fsspec", reason="fsspec is not installed: pip install -e '.[test]'")
     names = {"folder": str(tmp_path / "t"), "file": f"file://{tmp_path}/t", "memory": f"memory://{tmp_path}/t"}
