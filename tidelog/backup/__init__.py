@@ -12,6 +12,8 @@
     logwriter  collects the log of a server, and writes it as such files
     logstate  the file that says where a log ends
     continuous  the process that follows a server
+    supervised  runs it, and ends it if it hangs
+    lagmonitor  how far it is behind the server
     recurring  takes further base backups while the process follows the server
     resume    where that process continues after a restart
     ranges    the ranges that can be restored from a target

@@ -27,14 +27,15 @@ import redis
 
 from tidelog.backup import logstate, ranges
 from tidelog.backup.frames import LogPart
+from tidelog.backup.lagmonitor import LagMonitor
 from tidelog.backup.lock import RENEW, LockLostError, TargetLock
 from tidelog.backup.logstate import LogState
 from tidelog.backup.logwriter import LogWriter
 from tidelog.backup.manifest import backups, load
-from tidelog.backup.recurring import BackupStoppedError, RecurringBase
+from tidelog.backup.recurring import RecurringBase
 from tidelog.backup.resume import ResumePoint, resume_point
 from tidelog.backup.retention import prune
-from tidelog.backup.source import BackupSource, LogPosition
+from tidelog.backup.source import BackupSource, BackupStoppedError, LogPosition
 from tidelog.backup.take import Report, take_base
 from tidelog.backup.targets import BackupError, target_at
 from tidelog.operating.tables import size
@@ -69,6 +70,7 @@ class ContinuousBackup:
         self._url = url
         self._place = target_at(target)
         self._recurring = RecurringBase(url, target, options.every, options.keep, say, stop)
+        self.monitor = LagMonitor(options.lag, say)
         self._options = options
         self._say = say
         self._report = report
@@ -102,6 +104,7 @@ class ContinuousBackup:
 
     def _wait(self, error: Exception) -> None:
         delay = self._delays.next()
+        self.monitor.activity = str(error).rstrip(".")
         if _worth_a_line(self._delays):
             self._say(f"{str(error).rstrip('.')}; connecting to the server again")
         self._stop.wait(delay)
@@ -116,7 +119,8 @@ class ContinuousBackup:
         elif found is not None:
             after = found.position
         began = datetime.now(UTC)
-        with closing(BackupSource(self._url, True, after)) as source:
+        self.monitor.activity = "waiting for the server to accept a connection"
+        with closing(BackupSource(self._url, True, after, self._stop)) as source:
             self._connected = True
             if source.continued:
                 if self._writer is None and found is not None:
@@ -131,6 +135,7 @@ class ContinuousBackup:
             if not self._recurring.scheduled:
                 self._recurring.taken(self._base_ms())
             assert self._writer is not None  # noqa: S101 - set by both branches
+            self.monitor.begin(self._writer.stored)
             self._follow(source, self._writer)
 
     def _resumed(self, found: ResumePoint) -> LogWriter:
@@ -148,6 +153,7 @@ class ContinuousBackup:
         if self._writer is not None:
             self._store(self._writer)
             self._writer = None
+        self.monitor.pause()
         self._recurring.cancel()  # the new base backup would use files that it is about to remove
         self._lock.check()
         base, new_bytes = take_base(source, self._url, began, self._place, self._lock, self._reporting)
@@ -184,6 +190,7 @@ class ContinuousBackup:
                 if writer.due(max(SHORTEST, self._options.lag - MARGIN)):
                     self._store(writer)
                     source.stored(writer.stored)
+                self.monitor.activity = "waiting for the log of the server"
                 self._renew(writer)
                 self._recurring.check(self._lock)
             self._drain(source, writer)
@@ -198,6 +205,8 @@ class ContinuousBackup:
             if writer.must_end(part, source.replid):
                 self._store(writer)
             writer.add(part, source.replid)
+            if part.ms:
+                self.monitor.arrived(part.end)
         return part
 
     def _drain(self, source: BackupSource, writer: LogWriter) -> None:
@@ -218,8 +227,10 @@ class ContinuousBackup:
             self._at_target(lambda: self._written(writer))
 
     def _written(self, writer: LogWriter) -> None:
+        self.monitor.activity = f"waiting for a write to {self._place.shown}"
         self._lock.check()
         writer.write(self._place, self._lock.check)  # the target can be unmounted between the check and the write
+        self.monitor.stored(writer.stored)
 
     def _renew(self, writer: LogWriter) -> None:
         """Renew the lock and the state file if that is due."""
@@ -227,6 +238,7 @@ class ContinuousBackup:
             self._at_target(lambda: self._write_state(writer))
 
     def _write_state(self, writer: LogWriter) -> None:
+        self.monitor.activity = f"waiting for a write to {self._place.shown}"
         self._lock.check()
         self._lock.renew()
         ms = writer.known[0] if writer.known[1] == writer.stored else 0
@@ -241,6 +253,7 @@ class ContinuousBackup:
             except LockLostError:
                 raise
             except BackupError as error:
+                self.monitor.activity = str(error)
                 delay = failures.next()
                 if _worth_a_line(failures):
                     self._say(f"{error}; trying again")
@@ -265,11 +278,17 @@ class ContinuousBackup:
                 return
             except BackupError as error:
                 if isinstance(error, LockLostError) or not left:
-                    raise BackupError(
-                        f"{error}. The log after offset {writer.stored:,} was not written. The server has it if its"
-                        " journal retains it"
-                    ) from error
+                    raise BackupError(f"{error}. {self.unwritten}") from error
                 time.sleep(BACKOFF.first)
+
+    @property
+    def unwritten(self) -> str:
+        """A sentence about what is not at the target, for an error message."""
+        if self._writer is None:
+            return "There is no new base backup"
+        return (
+            f"The log after offset {self._writer.stored:,} was not written. The server has it if its journal retains it"
+        )
 
 
 def _worth_a_line(failed: Delays) -> bool:

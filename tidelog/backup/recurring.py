@@ -22,16 +22,12 @@ import redis
 
 from tidelog.backup.lock import TargetLock
 from tidelog.backup.retention import prune
-from tidelog.backup.source import BackupSource
+from tidelog.backup.source import BackupSource, BackupStoppedError
 from tidelog.backup.take import take_base
 from tidelog.backup.targets import BackupError, target_at
 from tidelog.operating.tables import size
 
 RETRY: Final = 600.0  # seconds
-
-
-class BackupStoppedError(Exception):
-    """The process was asked to stop."""
 
 
 class RecurringBase:
@@ -90,7 +86,7 @@ class RecurringBase:
 
     def _take(self, lock: TargetLock) -> None:
         place, began = target_at(self._target), datetime.now(UTC)
-        with closing(BackupSource(self._url)) as source:
+        with closing(BackupSource(self._url, False, None, self._stop)) as source:
             base, new_bytes = take_base(source, self._url, began, place, lock, self._report)
         self.taken(int(began.timestamp() * 1000))
         self._say(f"base backup {base.name}: {size(base.size)}, of which {size(new_bytes)} are new, verified")

@@ -33,6 +33,7 @@ READ_AT_ONCE = 1 << 18  # bytes
 QUEUED = 8 << 20  # bytes of buffered frames
 PING_SECONDS = 1.0
 SILENT = 120.0  # seconds without data after which the server is considered unreachable
+HANDSHAKE = 5.0  # the same before PSYNC for a backup that follows the log: it tries again, and must react to signals
 STALLED = 300.0  # maximum time for one file, in seconds
 LONGEST_LINE = 4096  # bytes of the reply to PSYNC
 FULL = re.compile(r"\+FULLRESYNC ([0-9a-f]{40}) (\d{1,18})", re.ASCII)
@@ -41,6 +42,10 @@ POINT = re.compile(r"([0-9a-f]{40}):(\d{1,18})", re.ASCII)  # in the reply to RE
 VERSION = re.compile(r"[!-~]{1,100}")
 PING = b"*1\r\n$4\r\nPING\r\n"
 PSYNC = b"*3\r\n$5\r\nPSYNC\r\n$1\r\n?\r\n$2\r\n-1\r\n"
+
+
+class BackupStoppedError(Exception):
+    """The process was asked to stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +81,18 @@ class BackupSource:
     ``continued`` is set if the server has agreed; otherwise a full copy begins, and ``points`` describes the server's
     history: its replication IDs, the current one first, and the log offset up to which each is valid.
 
+    ``stop``: if this is set, whatever waits for the server without a limit raises BackupStoppedError.
+
     Raises redis.RedisError if the server is unreachable or refuses, and BackupError if it is not a tidelog-server.
     """
 
-    def __init__(self, url: str, follow: bool = False, after: LogPosition | None = None) -> None:
+    def __init__(
+        self, url: str, follow: bool = False, after: LogPosition | None = None, stop: threading.Event | None = None
+    ) -> None:
         self._put_back: LogPart | None = None
         self._follow = follow
-        self._client = Client(url, client_name=NAME, socket_connect_timeout=10, socket_timeout=SILENT)
+        timeout = HANDSHAKE if follow else SILENT
+        self._client = Client(url, client_name=NAME, socket_connect_timeout=min(10, timeout), socket_timeout=timeout)
         try:
             pool: Any = self._client.redis.connection_pool
             self._connection = pool.make_connection()
@@ -94,7 +104,7 @@ class BackupSource:
             if after is not None and after.start >= 0:
                 self._ask("REPLCONF", "history", f"{after.start}:{after.crc}")
             # The data after PSYNC is not RESP, so the socket is now read without redis-py.
-            self._frames = Frames(self._connection._sock)
+            self._frames = Frames(self._connection._sock, stop)
             self.replid, self.store_offset = self._frames.begin(after)
             self.continued = self._frames.continued
         except BaseException:
@@ -155,8 +165,9 @@ class BackupSource:
 class Frames:
     """Frames as they arrive on a socket; see the rules above."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, stop: threading.Event | None = None) -> None:
         self._sock = sock
+        self._stop = stop
         self._queue: deque[BackupFrame] = deque()
         self._bytes = 0  # in ``_queue``
         self._news = threading.Condition()
@@ -222,12 +233,19 @@ class Frames:
             try:
                 data = self._sock.recv(READ_AT_ONCE)
             except TimeoutError:
+                if self._thread is None:
+                    self._check_stop()
                 self._ping()
                 continue
             if not data:
                 raise BackupError("the server closed the connection; its log file says why")
             return data
         raise BackupError(f"nothing was heard of the server for {SILENT:g} seconds")
+
+    def _check_stop(self) -> None:
+        """Raise BackupStoppedError if the process was asked to stop."""
+        if self._stop is not None and self._stop.is_set():
+            raise BackupStoppedError
 
     def _ping(self) -> None:
         since = self._busy_since
@@ -266,21 +284,26 @@ class Frames:
             self._news.notify_all()
 
     def take(self) -> BackupFrame:
-        """Return the next frame. Raises BackupError if no frame can follow."""
+        """Return the next frame. Raises BackupError if no frame can follow, or BackupStoppedError."""
         frame = self.poll(None)
         assert frame is not None  # noqa: S101 - without a limit, it waits
         return frame
 
     def poll(self, seconds: float | None) -> BackupFrame | None:
-        """Return the next frame; None if none arrives within ``seconds``. Raises BackupError if no frame can follow."""
+        """Return the next frame; None if none arrives within ``seconds``.
+
+        Raises BackupError if no frame can follow; without a limit, BackupStoppedError.
+        """
         until = None if seconds is None else time.monotonic() + seconds
         with self._news:
             self._busy_since = None
             while not self._queue:
                 if self._failed is not None:
                     raise self._failed
-                left = None if until is None else until - time.monotonic()
-                if left is not None and left <= 0:
+                left = PING_SECONDS if until is None else until - time.monotonic()
+                if until is None:
+                    self._check_stop()
+                elif left <= 0:
                     self._busy_since = time.monotonic()
                     return None
                 self._news.wait(left)

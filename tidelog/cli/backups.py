@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -13,11 +14,12 @@ from typing import Any
 
 import click
 
-from tidelog.backup import datadirectory, manifest, ranges, take, until
+from tidelog.backup import datadirectory, manifest, ranges, supervised, take, until
 from tidelog.backup import restore as reading
 from tidelog.backup.continuous import ContinuousBackup, ContinuousOptions
 from tidelog.backup.manifest import BackupManifest
 from tidelog.backup.ranges import RestorableRange
+from tidelog.backup.supervised import AbandonedError
 from tidelog.backup.targets import BackupError, BackupTarget, target_at
 from tidelog.backup.until import RestorePoint
 from tidelog.cli.connect import reported, url_option
@@ -109,7 +111,12 @@ def _run_continuously(target: str, url: str, options: ContinuousOptions) -> None
             progress.end()
             echo(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {text}")
 
-        ContinuousBackup(url, target, options, say, progress.show_bytes, stop).run()
+        try:
+            supervised.run(ContinuousBackup(url, target, options, say, progress.show_bytes, stop), stop)
+        except AbandonedError as error:
+            progress.end()
+            echo(f"Error: {error}", err=True)
+            os._exit(1)  # the thread and those of the target's driver may be blocked
 
 
 @contextmanager
