@@ -1,18 +1,23 @@
 """Reading the log from an offset, for replicas that catch up with this server.
 
 Rule 1: a batch is first in memory (in the ring, not in the journal), then in memory and in the journal, then only in
-the journal. A batch that a reader does not find in memory is in the journal, or it was deleted.
+the journal. A batch that a reader does not find in memory is in the journal, or it was deleted. It stays in memory for
+a while after it was written to the journal if a continuous backup will read it (``keep_flushed``).
 Rule 2: batches are returned whole. The only exception is an offset inside a batch, which is possible after a promotion.
 The rest of that batch is returned if a record begins at the offset.
 Rule 3: batches at or after ``retain`` stay in the journal. A caller that lowers ``retain`` and then calls holds() can
 rely on the result, even during a truncation. Only a full journal ignores ``retain`` (``Log.truncate``); read() then
 raises GoneError.
+
+Decision: continuous backups read the log every 0.25 s, but the journal's thread takes batches out of memory every 0.1
+s. Reading them back from the journal cost 2.4 us of CPU time per batch.
 """
 
 from __future__ import annotations
 
 import threading
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 from zlib import crc32
@@ -28,6 +33,11 @@ AT_ONCE: Final = 1 << 20  # bytes that are read at a time to compute a crc
 SOME: Final = 1 << 16
 MANY: Final = 4096
 NOTHING: Final = 1 << 62  # a value of ``retain`` above every log offset, so that nothing is retained
+# Limits of the batches that stay in memory for continuous backups. A batch takes about OVERHEAD bytes more than its
+# size. The lists are few because readers search them one by one.
+KEPT_BYTES: Final = 8 << 20
+KEPT_LISTS: Final = 64
+OVERHEAD: Final = 200
 
 Batches = list[tuple[int, bytes]]  # log offset, records
 
@@ -50,6 +60,9 @@ class Backlog:
         self._leave: Callable[[], None] = mutex.release
         self._waiting: list[Frame] = []  # in the ring, not yet being written to the journal
         self._flushing: list[Frame] = []  # in the ring, before ``_waiting``: being written to the journal
+        self._flushed: deque[list[Frame]] = deque()  # before ``_flushing``: in the journal, see keep_flushed()
+        self._flushed_bytes = 0  # memory that they take
+        self._flushed_from = NOTHING
         self._synced = journal.end  # log offset up to which everything is on disk
         self._truncating = 0  # a truncation deletes batches before this log offset; 0: no truncation is in progress
         self._last: tuple[int, int] | None = None  # log offset and checksum (checked()) of the last batch
@@ -131,7 +144,7 @@ class Backlog:
         Call with ``_lock`` held.
         """
         found: Batches = []
-        for frames in (self._flushing, self._waiting):
+        for frames in (*self._flushed, self._flushing, self._waiting):
             if not frames:
                 continue
             at = 0
@@ -147,6 +160,37 @@ class Backlog:
                 found.append((start, batch))
                 at += 1
         return found
+
+    # -- batches that stay in memory ---------------------------------------------------------------------------
+    def keep_flushed(self, offset: int) -> None:
+        """Keep batches from ``offset`` on in memory after they were written to the journal, within the limits above.
+        NOTHING: none. On the event loop.
+        """
+        with self._lock:
+            self._flushed_from = offset
+            self._release()
+
+    def _keep(self, batches: list[Frame], gap: bool) -> None:
+        """Keep batches that were just written to the journal, if they are needed. Call with ``_lock`` held.
+
+        ``gap``: a batch that is too large to be kept was written after them. None are kept then: _memory() requires
+        consecutive batches.
+        """
+        if gap:
+            self._flushed.clear()
+            self._flushed_bytes = 0
+        elif batches and self._flushed_from != NOTHING:
+            self._flushed.append(batches)
+            self._flushed_bytes += _memory_of(batches)
+            self._release()
+
+    def _release(self) -> None:
+        """Remove the batches that are not needed or exceed a limit. Call with ``_lock`` held."""
+        flushed = self._flushed
+        while flushed and (
+            _end(flushed[0]) <= self._flushed_from or self._flushed_bytes > KEPT_BYTES or len(flushed) > KEPT_LISTS
+        ):
+            self._flushed_bytes -= _memory_of(flushed.popleft())
 
     # -- signatures --------------------------------------------------------------------------------------------
     def signature(self) -> tuple[int, int] | None:
@@ -235,6 +279,15 @@ class Backlog:
 
 def _offset(frame: Frame) -> int:
     return frame[0]
+
+
+def _end(batches: list[Frame]) -> int:
+    return batches[-1][0] + len(batches[-1][1])
+
+
+def _memory_of(batches: list[Frame]) -> int:
+    """Return about how many bytes of memory consecutive batches take."""
+    return _end(batches) - batches[0][0] + OVERHEAD * len(batches)
 
 
 def records_from(batch: bytes, start: int) -> bytes:

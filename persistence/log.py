@@ -421,6 +421,7 @@ class Log(Backlog):
                 assert self.journal.end >= taken[-1][0] + len(taken[-1][1])  # noqa: S101 - Rule 2
                 self._flushing = []
                 self.wal.free(len(taken), taken[-1][2])
+            self._keep(taken, gap=bool(more))
             self._synced = max(self._synced, self.journal.end)
             if self.journal.end >= self._suspect:
                 self._suspect, self._sync_problem = 0, None

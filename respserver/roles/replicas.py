@@ -374,10 +374,12 @@ class Replicas(ServerPart):
         return [(f"replica {feed.host}:{feed.port}", feed.request_node) for feed in self._online() if feed.repairs]
 
     def moved_on(self) -> None:
-        """Set the part of the journal that must be retained (Rule 1)."""
+        """Set the part of the journal that must be retained (Rule 1), and what backups will read from memory."""
         disk = self.disk
-        if self.feeds or any(isinstance(feed, BackupFeed) for feed in self._connections):
+        backups = [feed.position for feed in self._connections if isinstance(feed, BackupFeed)]
+        if self.feeds or backups:
             self._seen = self._clock.mono()
+        disk.keep_flushed(min(backups, default=NOTHING))
         needs = [feed.needs for feed in self._connections]
         if self.backlog_active:
             needs.append(max(0, disk.offset - self._config.repl_backlog_size))

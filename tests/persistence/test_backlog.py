@@ -14,6 +14,7 @@ from zlib import crc32
 import lmdb
 import pytest
 
+from persistence import backlog
 from persistence import journal as journal_module
 from persistence.backlog import MANY, NOTHING, SOME
 from persistence.log import GoneError, Log
@@ -109,6 +110,54 @@ def test_what_is_being_written_into_the_journal_is_still_there(path: Path, monke
         assert seen
         assert all(seen)
         monkeypatch.setattr(log.journal, "write", write)
+
+
+# -- what continuous backups will read ------------------------------------------------------------------------
+def test_what_a_backup_lacks_stays_in_memory(path: Path) -> None:
+    with written(path, journal_flush_ms=100_000) as made:
+        log = made.log
+        log.keep_flushed(0)
+        for _ in range(3):
+            made.batch(2)
+            in_journal(log)
+        made.batch()
+        for at in made.borders[:-1]:
+            assert joined(log.recent(at, MUCH) or []) == made.bytes[at:]
+        log.keep_flushed(made.borders[2])
+        assert log.recent(made.borders[1], MUCH) is None
+        assert joined(log.recent(made.borders[2], MUCH) or []) == made.bytes[made.borders[2] :]
+        log.keep_flushed(NOTHING)
+        in_journal(log)
+        assert log.recent(made.borders[2], MUCH) is None
+        assert joined(log.read(0, MUCH)) == made.bytes
+
+
+def test_a_batch_larger_than_the_ring_leaves_no_gap_in_memory(path: Path) -> None:
+    with written(path, journal_flush_ms=100_000) as made:
+        made.log.keep_flushed(0)
+        made.batch()
+        made.batch(pad=2 * RING)
+        made.batch()
+        in_journal(made.log)
+        made.batch()
+        assert made.log.recent(0, MUCH) is None
+        assert joined(made.log.read(0, MUCH)) == made.bytes[: made.borders[3]]
+        assert joined(made.log.recent(made.borders[2], MUCH) or []) == made.bytes[made.borders[2] :]
+
+
+@pytest.mark.parametrize("limit", ["KEPT_BYTES", "KEPT_LISTS"])
+@pytest.mark.interpreted
+def test_what_stays_in_memory_is_limited(path: Path, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    monkeypatch.setattr(backlog, limit, 5 if limit == "KEPT_LISTS" else 5 * 300)
+    with written(path, journal_flush_ms=100_000) as made:
+        made.log.keep_flushed(0)
+        for _ in range(50):
+            made.batch()
+            in_journal(made.log)
+        assert made.log.recent(0, MUCH) is None
+        kept = [at for at in made.borders[:-1] if made.log.recent(at, MUCH) is not None]
+        assert 1 <= len(kept) <= 8
+        assert kept == made.borders[-1 - len(kept) : -1]
 
 
 # -- from everywhere -----------------------------------------------------------------------------------------
