@@ -10,7 +10,7 @@
     continuousbackup  ``python -m benchmarks.continuousbackup``: the cost of a continuous backup to the leader
     cpu             the server's CPU time per command, user and system
     cputime         the CPU time of a process
-    delays          ``python -m benchmarks.delays``: memory of delayed entries, and PINGs while they are delivered
+    delays          ``python -m benchmarks.delays``: memory of delayed entries; PINGs while they are delivered
     entries         three kinds of entries, and the commands that append them
     facts           the conditions of a measurement: the machine, and the servers with their origin
     failovers       ``python -m benchmarks.failovers``: pauses of a writer while the leader of a group changes

@@ -1,14 +1,17 @@
-"""Delayed entries: ``python -m benchmarks.delays [--entries N] [--seconds S]``.
+"""Delayed entries: ``python -m benchmarks.delays [--entries N] [--seconds S] [--backlog N]``.
 
-Measures, on a server in its own process: the memory of N delayed entries, and the time of a restart with them; then how
-long a PING takes while 10,000 entries per second are due, with delays in order of arrival and in random order. A client
-that sends no other commands measures each PING.
+Measures, on a server in its own process: the memory of N delayed entries, and the time of a restart with them; how long
+a PING takes while 10,000 entries per second are due, with delays in order of arrival and in random order; and how fast
+entries of 1 KB that are due together are delivered in random order, with a small cache. A client that sends no other
+commands measures each PING.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
+import signal
 import socket
 import sys
 import time
@@ -24,6 +27,7 @@ from tidelog.testing import Server, running_server
 
 PIPELINE = 2000  # calls
 RATE = 10_000  # entries due per second
+BACKLOG_CACHE = "1mb"
 HOUR = 3_600_000
 LEAD_MS = 500  # for each 1000 entries that are added before the first is due
 
@@ -102,6 +106,40 @@ def pings(server: Server, seconds: int, order: str) -> None:
         )
 
 
+def backlog(server: Server, count: int) -> None:
+    """Print how fast entries in random order that are due at the same time are delivered, and how long PINGs take."""
+    client = redis.Redis(port=server.port)
+    client.execute_command("FLUSHALL")
+    client.execute_command("CONFIG", "SET", "node-cache-size", BACKLOG_CACHE)
+    rng = random.Random(1)
+    begin = int(time.time() * 1000) + count * LEAD_MS // 1000
+    dues = [begin + number // 100 for number in range(count)]
+    rng.shuffle(dues)
+    pipe = client.pipeline(transaction=False)
+    for number, due in enumerate(dues, 1):
+        pipe.execute_command("TDELAY", "jobs", "AT", due, "job", number, "text", rng.randbytes(500).hex())
+        if number % PIPELINE == 0:
+            pipe.execute()
+    pipe.execute()
+    client.execute_command("SAVE")
+    client.execute_command("CONFIG", "SET", "node-cache-size", 0)  # drops the nodes
+    client.execute_command("CONFIG", "SET", "node-cache-size", BACKLOG_CACHE)
+    os.kill(server.pid, signal.SIGSTOP)  # so that all of them are due
+    time.sleep(max(0.0, max(dues) / 1000 - time.time()))
+    os.kill(server.pid, signal.SIGCONT)
+    before = client.execute_command("TLEN", "jobs")
+    began, values = time.time(), list[float]()
+    with socket.create_connection(("127.0.0.1", server.port)) as sock:
+        while client.execute_command("TDELAY", "jobs", "COUNT") and time.time() - began < 60:
+            values += measured(sock, time.time() + 0.1)
+    took, delivered = time.time() - began, client.execute_command("TLEN", "jobs") - before
+    cuts = quantiles(values, n=1000)
+    print(
+        f"{delivered} of {count} entries of 1 KB due, random order, cache {BACKLOG_CACHE}: {delivered / took:.0f}/s;"
+        f" PING p50 {cuts[499] * 1000:.2f} ms, p99 {cuts[989] * 1000:.2f}, max {max(values) * 1000:.2f}"
+    )
+
+
 def measured(sock: socket.socket, until: float) -> list[float]:
     """Return the seconds of each PING until a time; one per millisecond."""
     found: list[float] = []
@@ -118,11 +156,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--entries", type=int, default=1_000_000)
     parser.add_argument("--seconds", type=int, default=10)
+    parser.add_argument("--backlog", type=int, default=50_000)
     given = parser.parse_args()
     with running_server() as server:
-        memory(server, given.entries)
+        if given.entries:
+            memory(server, given.entries)
         for order in ("arrival", "random"):
-            pings(server, given.seconds, order)
+            if given.seconds:
+                pings(server, given.seconds, order)
+        if given.backlog:
+            backlog(server, given.backlog)
 
 
 if __name__ == "__main__":

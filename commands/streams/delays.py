@@ -133,8 +133,8 @@ def _page(ctx: Context, delayed: DelayedEntries, since: Cursor, count: int) -> b
     ks, cache = ctx.ks, ctx.ks.pool.cache
     before, size = cache.misses, 0
     rows = sorted(
-        [(at + ks.away, 0, at, ordinal) for at, ordinal in delayed.due(0, since[0], LAST_DUE, count + 1)]
-        + [(at, WALL, at, ordinal) for at, ordinal in delayed.due(WALL, since[1], LAST_DUE, count + 1)]
+        [(at + ks.away, 0, at, ordinal) for at, ordinal in delayed.listed(0, since[0], count + 1)]
+        + [(at, WALL, at, ordinal) for at, ordinal in delayed.listed(WALL, since[1], count + 1)]
     )
     following = list(since)
     parts: list[bytes] = []

@@ -3,7 +3,7 @@
 Rule 1: a step takes at most about a millisecond. The next one follows after PAUSE_MS, or after as long as the step
 took. Therefore, 10,000 entries per second take a tenth of the time, and commands run between the steps. Each step is a
 commit group: with ``appendfsync always``, shorter pauses would cost more syncs, each of which delays other clients by
-0.1 ms to several ms.
+0.1 ms to several ms. If entries remain due after PATIENCE steps, the steps grow until they take BACKLOG_MS.
 Rule 2: while writes are refused or delayed, nothing is delivered. Deliveries continue above maxmemory, because a
 delivery adds no data.
 """
@@ -21,6 +21,8 @@ from storage.keyspace import delivering
 
 AT_ONCE: Final = 100  # entries of a step, of which each takes 8 to 15 us; 4 to 10 us compiled
 PAUSE_MS: Final = 5
+PATIENCE: Final = 8  # steps
+BACKLOG_MS: Final = 3.5
 REFUSED: Final = 0.1  # seconds without another attempt, while nothing may be delivered
 LONGEST_MS: Final = 3_600_000  # of a timer
 
@@ -42,6 +44,8 @@ class Deliveries(ServerPart):
         self._timer: asyncio.TimerHandle | None = None
         self._at = 0.0  # loop time of the timer
         self._not_before = 0.0  # loop time of the next step
+        self._limit = AT_ONCE  # entries of the next step
+        self._behind = 0  # steps since which entries remained due
 
     def schedule(self) -> None:
         """Arm the timer. Called when entries may have been added."""
@@ -87,12 +91,21 @@ class Deliveries(ServerPart):
         if not self._by_hand and self._loop.time() < self._not_before:
             return True
         began, ks = time.perf_counter(), self._data.ks
-        more = delivering.run(ks, self._clock.now(), AT_ONCE, self._data.note_damage)
+        more = delivering.run(ks, self._clock.now(), self._limit, self._data.note_damage)
         took = time.perf_counter() - began
+        self._adapt(more, took * 1000)
         self._not_before = self._loop.time() + max(PAUSE_MS / 1000, took)
         if ks.log or ks.ready:
             self._ticks.queue()
         return more
+
+    def _adapt(self, more: bool, took: float) -> None:
+        """Set the size of the next step. ``more``: entries remained due after one that took ``took`` ms."""
+        self._behind = self._behind + 1 if more else 0
+        if self._behind < PATIENCE:
+            self._limit = AT_ONCE
+        else:
+            self._limit = max(AT_ONCE, int(self._limit * min(1.5, BACKLOG_MS / max(took, 0.1))))
 
     def stop(self) -> None:
         """Deliver nothing more."""

@@ -1,10 +1,12 @@
 """Delivery: moves delayed entries that are due to their streams. Only a leader runs it. Each delivery is logged.
 
 Rule 1: one call does a bounded amount of work. Its unit is an entry, which takes 8 to 15 microseconds. Opening a node
-that is not in the cache takes as long as NODE_COST entries, and SIZE_COST bytes as long as one.
-Rule 2: an entry whose node is damaged stays delayed until the node is repaired. The others are delivered. The key is
-then inspected once a second.
-Rule 3: entries of one key join in the order of their due times, then of their arrival.
+that is not in the cache takes as long as NODE_COST entries, SIZE_COST bytes as long as one, and ROWS_COST rows of the
+index, too.
+Rule 2: entries of one key join in the order of their due times, then of their arrival.
+Rule 3: an entry whose node is damaged stays delayed until the node is repaired. It is passed (``duerows``): the entries
+after it are delivered. The key is then inspected every RETRY_MS.
+Rule 4: if the next entries of a backlog are in many nodes, each node is read once for many of them (``readahead``).
 """
 
 from __future__ import annotations
@@ -24,9 +26,14 @@ from storage.streams.stream import Stream
 
 NODE_COST: Final = 16
 SIZE_COST: Final = 4096
+ROWS_COST: Final = 32
 SCANNED: Final = 4096  # due entries of a key that one call inspects if it has damaged nodes
+PLANNED: Final = 4096  # due entries whose nodes are planned together
+SCATTERED: Final = 4  # nodes opened in a step from which on the next entries are planned
 RETRY_MS: Final = 1000  # after which entries that could not be delivered are tried again
 
+DueRow = tuple[int, int, int, int]  # due time by the wall clock (ms), ordinal, WALL or 0, due time by its clock
+NOTHING: Final[dict[int, str]] = {}
 Damaged = Callable[[DamagedNodeError], object]
 
 
@@ -57,64 +64,103 @@ def _deliver(
     damaged: Damaged,
 ) -> int:  # fmt: skip
     """Deliver entries of one key, and arm its timers. Return the work done, in entries."""
-    scanned = SCANNED if delayed.entries.sid in ks.pool.damaged else limit
-    due = _due(ks, delayed, now, served, scanned)
-    batch = DueBatch()
-    before = ks.pool.cache.misses
-    for ordinal in due:
-        work = len(batch.wires) + batch.size // SIZE_COST + NODE_COST * (ks.pool.cache.misses - before)
-        if work >= limit:
+    delayed.include_repaired(now)
+    rows = _due(ks, delayed, now, served, SCANNED if delayed.entries.sid in ks.pool.damaged else limit)
+    batch = DueBatch(delayed, damaged)
+    passed: list[DueRow] = []
+    for row in rows:
+        if batch.work() + len(passed) // ROWS_COST >= limit:
             break
-        batch.read(delayed, ordinal, damaged)
-    if batch.wires and _append(ks, key, stream, delayed, now, batch):
-        ks.arm_delayed(key, delayed)
-    elif due:
+        if batch.is_scattered() and len(rows) >= limit and row[:2] > delayed.ahead.until:
+            planned = _due(ks, delayed, now, served, PLANNED)
+            delayed.ahead.plan(delayed.entries, [(at, ordinal) for at, ordinal, _, _ in planned])
+            batch.extra += len(planned) // ROWS_COST
+        if not batch.read(row[1]):
+            passed.append(row)
+    if batch.wires and not _append(ks, key, stream, delayed, now, batch):
+        passed.clear()
         ks.due.arm(timers.DUE_WALL, key, b"", now + RETRY_MS)
     else:
+        for _, ordinal, wall, due in passed:
+            delayed.pass_over(wall, due, ordinal, now)
         ks.arm_delayed(key, delayed)
-    return len(batch.wires) + batch.size // SIZE_COST + NODE_COST * (ks.pool.cache.misses - before)
+        if delayed.passed:
+            ks.due.arm(timers.DUE_WALL, key, b"", now + RETRY_MS)
+    return batch.work() + len(passed) // ROWS_COST
 
 
-def _due(ks: Keyspace, delayed: DelayedEntries, now: int, served: int, limit: int) -> list[int]:
-    """Return the ordinals of at most ``limit`` entries that are due, in order (Rule 3)."""
-    rows = [(at + ks.away, ordinal) for at, ordinal in delayed.due(0, (0, 0), served, limit)]
-    others = delayed.due(WALL, (0, 0), now, limit)
+def _due(ks: Keyspace, delayed: DelayedEntries, now: int, served: int, limit: int) -> list[DueRow]:
+    """Return at most ``limit`` entries that are due and not passed, in order (Rule 2)."""
+    rows = [(at + ks.away, ordinal, 0, at) for at, ordinal in delayed.due(0, served, limit)]
+    others = delayed.due(WALL, now, limit)
     if others:
-        rows = sorted(rows + others)[:limit]
-    return [ordinal for _, ordinal in rows]
+        rows += [(at, ordinal, WALL, at) for at, ordinal in others]
+        rows.sort()
+        del rows[limit:]
+    return rows
 
 
 class DueBatch:
     """Entries of one key that are delivered together."""
 
-    __slots__ = ("_bad", "_position", "entries", "ordinals", "size", "wires")
+    __slots__ = ("_bad", "_before", "_damaged", "_delayed", "_opened", "_position", "entries", "extra", "ordinals",
+        "size", "wires")  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, delayed: DelayedEntries, damaged: Damaged) -> None:
         self.ordinals: list[int] = []
         self.wires: list[bytes] = []  # of the companion
         self.entries: list[StoredDelay] = []
         self.size = 0  # bytes
+        self.extra = 0  # other work
+        self._delayed = delayed
+        self._damaged = damaged
+        self._before = delayed.entries.pool.cache.misses
+        self._opened = 0  # nodes from which entries were read
         self._position: StreamPosition | None = None  # of the last entry: the next one is often in the same node
-        self._bad: list[tuple[int, int]] = []  # first ordinal and end of damaged nodes
+        self._bad: set[int] = set()  # first ordinals of damaged nodes that were met here
 
-    def read(self, delayed: DelayedEntries, ordinal: int, damaged: Damaged) -> None:
-        """Add an entry, unless its node is damaged."""
-        for first, end in self._bad:
-            if first <= ordinal < end:
-                return
-        try:
+    def work(self) -> int:
+        """Return the work done, in entries."""
+        missed = self._delayed.entries.pool.cache.misses - self._before
+        return len(self.wires) + self.size // SIZE_COST + NODE_COST * missed + self.extra
+
+    def is_scattered(self) -> bool:
+        """Return whether the entries so far are in many nodes."""
+        return self._opened >= SCATTERED and len(self.wires) < 2 * SCATTERED * self._opened
+
+    def read(self, ordinal: int) -> bool:
+        """Add an entry. Return False if its node is damaged."""
+        wire = self._delayed.ahead.get(ordinal)
+        if wire is None:
             position = self._position
             if position is None or not position.first <= ordinal < position.end:
-                position = self._position = delayed.entries.position_of(ordinal)
+                position = self._open(ordinal)
+                if position is None:
+                    return False
             wire = entry_at(position, ordinal)
-        except DamagedNodeError as error:
-            self._bad.append((error.first_ord, error.first_ord + error.count))
-            damaged(error)
-            return
         self.ordinals.append(ordinal)
         self.wires.append(wire)
         self.entries.append(split(wire))
         self.size += len(wire)
+        return True
+
+    def _open(self, ordinal: int) -> StreamPosition | None:
+        """Open the node of an entry, and take the others that are planned; None if it is damaged."""
+        entries = self._delayed.entries
+        first, pool = entries.node_start(ordinal), entries.pool
+        if first in self._bad or (
+            first in pool.damaged.get(entries.sid, NOTHING) and not pool.cache.has(entries.sid, first)
+        ):
+            return None
+        try:
+            position = self._position = entries.position_of(ordinal)
+        except DamagedNodeError as error:
+            self._bad.add(first)
+            self._damaged(error)
+            return None
+        self._opened += 1
+        self._delayed.ahead.take(entries, position)
+        return position
 
 
 def _append(ks: Keyspace, key: bytes, stream: Stream, delayed: DelayedEntries, now: int, batch: DueBatch) -> bool:

@@ -587,7 +587,7 @@ class Keyspace(KeyTable):
         self.unchecked.clear()
         self.string_bytes = self.stream_keys = self.group_bytes = self.expiring_names = 0
         self.pool.dropped += self.pool.unstored
-        self.pool.bytes = self.pool.unstored = 0
+        self.pool.bytes = self.pool.unstored = self.pool.ahead = 0
         self.uncounted.clear()
         if self.tracked:
             self.events.append((events.FLUSHED, b""))

@@ -70,6 +70,9 @@ class NodeCache:
             self._last, self._last_sid, self._last_ord = node, sid, first_ord
         return node
 
+    def has(self, sid: int, first_ord: int) -> bool:
+        return first_ord in self._of_stream.get(sid, ())
+
     def put(self, sid: int, first_ord: int, node: AnyNode) -> None:
         """Add a node, replacing one with the same key. A node larger than max_bytes is not added."""
         key = (sid, first_ord)

@@ -40,7 +40,7 @@ class NodePool:
     """Store, cache, and limits. The limits may be changed at any time."""
 
     __slots__ = (
-        "bytes", "cache", "damaged", "drafted", "dropped", "idmp_most", "idmp_ms", "max_bytes", "max_entries",
+        "ahead", "bytes", "cache", "damaged", "drafted", "dropped", "idmp_most", "idmp_ms", "max_bytes", "max_entries",
         "publish_written", "store", "unstored",
     )  # fmt: skip
 
@@ -59,4 +59,5 @@ class NodePool:
         self.idmp_most = 100
         # sid -> first ordinal of each node that is known to be damaged in the store, and why
         self.damaged: dict[int, dict[int, str]] = {}
+        self.ahead = 0  # memory of delayed entries that were read before their turn
         self.drafted = 0  # size of the drafts that streams have adopted since the last capture began

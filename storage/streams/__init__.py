@@ -10,6 +10,8 @@
     rangecopy   a range as one node, for another server
     producers   the IDs under which producers append entries
     delayed     entries that join their stream when they are due
+    duerows     the order in which delayed entries are due
+    readahead   delayed entries that were read before their turn
     retention   the retention policy of a stream
     stages      unpublished entries, and fences
     capture     the changes that a checkpoint writes

@@ -161,6 +161,15 @@ class StreamNodes:
             if active is not None:
                 self._seal(active)
 
+    def seal_from(self, size: int) -> None:
+        """Seal the active node if it has at least ``size`` bytes, so that nodes are smaller than those of others."""
+        active = self._active
+        held = self._active_bytes if self._append_list is not None else 0 if active is None else len(active.wire)
+        if held >= size:
+            active = self._active_node()
+            if active is not None:
+                self._seal(active)
+
     def _are_large(self, size: int, count: int) -> bool:
         """Return whether an active node of ``count`` entries and ``size`` bytes is sealed without joining it first."""
         return self._active is None and size > NOT_CODED * count

@@ -86,6 +86,11 @@ class StreamReads(StreamNodes):
         position = self._sealed.of_ord(ordinal)
         return StreamPosition(ordinal, self._node(position), self._sealed.ords[position], self._end(position))
 
+    def node_start(self, ordinal: int) -> int:
+        """Return the first ordinal of the node of an entry, without opening it."""
+        index = self._sealed
+        return self._active_ord if ordinal >= self._active_ord else index.ords[index.of_ord(ordinal)]
+
     def ord_from(self, id: int) -> int:  # noqa: A002
         """Return the ordinal of the first living entry with an ID >= ``id``; next_ord if there is none."""
         return self.seek(id).ordinal if id else self.first_ord

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -191,3 +192,28 @@ def test_a_delivery_that_fails_is_repeated(monkeypatch: pytest.MonkeyPatch) -> N
     assert ks.delayed_count == 1
     delivering.run(ks, NOW + delivering.RETRY_MS, 100, undamaged)
     assert ks.delayed_count == 0
+
+
+def test_a_backlog_in_random_order_reads_each_node_few_times() -> None:
+    ks, rng, count = empty(), random.Random(1), 4000
+    ks.pool.cache.max_bytes, ks.pool.max_entries = 0, 50
+    dues = [NOW + number // 3 for number in range(count)]
+    rng.shuffle(dues)
+    for number, due in enumerate(dues):
+        call(ks, NOW - 1, "TDELAY", "s", "AT", due, "ID", f"t{number}", "n", number, "body", "x" * 100)
+    delayed = ks.delayed[b"s"]
+    nodes = delayed.entries.node_count
+    left, steps, now = set(range(count)), 0, NOW + count
+    while delivering.run(ks, now, 100, undamaged):
+        steps += 1
+        if steps % 3 == 0:
+            cancelled = rng.randrange(count)
+            if call(ks, now, "TDELAY", "s", "CANCEL", f"t{cancelled}") == integer(1):
+                left.remove(cancelled)
+    stream = ks.keys[b"s"]
+    assert isinstance(stream, Stream)
+    found = [int(wire_values(wire)[1]) for wire in stream.each(0, stream.next_ord)]
+    assert found == sorted(left, key=lambda number: (dues[number], number))
+    assert ks.pool.cache.misses < 3 * nodes + 2 * steps  # CANCEL reads the node, too
+    assert (ks.pool.ahead, len(delayed)) == (0, 0)
+    assert ks.pool.bytes == stream.memory_bytes() + delayed.memory_bytes()
