@@ -6,8 +6,6 @@ Rule 2: the offset that another leader confirmed is unknown. A server that start
 confirms nothing until n replicas have acknowledged its log.
 Rule 3: on a replica, replies wait until the leader has sent a confirmed offset that includes the data that they show.
 Otherwise, a client of a replica could see data that is lost when the leader fails and another replica takes over.
-Rule 4: two connections from the same address count as one replica. The leader may not have detected yet that an earlier
-connection of the replica is closed.
 """
 
 from __future__ import annotations

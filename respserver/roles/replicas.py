@@ -10,6 +10,8 @@ the bytes and need not be able to read them. With the capability ``continuous``,
 replica does, and the journal is retained for it as for a replica that is not connected.
 Rule 4: a replica of an earlier version is served until the log has a record that it can't read. Then it is refused with
 an error that says so.
+Rule 5: two connections from the same address count as one replica. This server may not have detected yet that an
+earlier connection of the replica is closed.
 """
 
 from __future__ import annotations
@@ -548,18 +550,16 @@ class Replicas(ServerPart):
         return (feed for feed in self.feeds if feed.state == "online")
 
     def acknowledged(self, offset: int) -> int:
-        return sum(feed.acknowledged >= offset for feed in self._online())
+        return len({_address(feed) for feed in self._online() if feed.acknowledged >= offset})
 
     def synced(self, offset: int) -> int:
-        return sum(feed.on_disk >= offset for feed in self._online())
+        return len({_address(feed) for feed in self._online() if feed.on_disk >= offset})
 
     def on_disk(self) -> dict[tuple[str, int], int]:
-        """Return the log offsets up to which online replicas have the log on disk, by address. Two connections from one
-        address are those of one replica."""
+        """Return the log offsets up to which online replicas have the log on disk, by address."""
         found: dict[tuple[str, int], int] = {}
         for feed in self._online():
-            address = feed.host, feed.port or -id(feed)
-            found[address] = max(feed.on_disk, found.get(address, 0))
+            found[_address(feed)] = max(feed.on_disk, found.get(_address(feed), 0))
         return found
 
     def behind(self) -> int:
@@ -569,13 +569,12 @@ class Replicas(ServerPart):
     def good(self) -> int:
         """Return the number of good replicas: online, with a message within min-replicas-max-lag seconds."""
         most, mono = self._config.min_replicas_max_lag, self._clock.mono()
-        return sum((mono - feed.heard_at) // 1000 <= most for feed in self._online())
+        return len({_address(feed) for feed in self._online() if (mono - feed.heard_at) // 1000 <= most})
 
     def _reachable(self) -> int:
         """Return the number of replicas that can acknowledge: online, good unless min-replicas-max-lag is 0."""
         most, mono = self._config.min_replicas_max_lag, self._clock.mono()
-        online = [feed for feed in self._online() if not most or (mono - feed.heard_at) // 1000 <= most]
-        return len({(feed.host, feed.port or -id(feed)) for feed in online})
+        return len({_address(feed) for feed in self._online() if not most or (mono - feed.heard_at) // 1000 <= most})
 
     def count(self) -> None:
         """Set the gate of min-replicas-to-write and replica-acks."""
@@ -596,3 +595,8 @@ class Replicas(ServerPart):
         stats.good_replicas, stats.backlog_active = self.good(), self.backlog_active
         stats.full_syncs, stats.partial_syncs = self.full_syncs, self.partial_syncs
         stats.refused_partial, stats.bytes_out = self.refused_partial, self.bytes_out
+
+
+def _address(feed: ReplicaFeed) -> tuple[str, int]:
+    """Return the address by which a replica is counted; a replica that has not announced its port has its own."""
+    return feed.host, feed.port or -id(feed)

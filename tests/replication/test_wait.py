@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.replication.cluster import Cluster, Node, cluster, in_sync, wait_until
-from tests.wire.rawclient import Raw
+from tests.replication.test_psync import Replica
+from tests.wire.rawclient import Raw, pack
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +142,31 @@ def test_waitaof_is_quick_where_replicas_sync_always(servers: Cluster) -> None:
             raw("TAPPEND", "s", "f", "v")
             assert raw("WAITAOF", 1, 1, 0) == [1, 1]
         assert time.monotonic() - began < 5  # no waiting for the next second
+
+
+def test_a_replica_that_connects_again_counts_once(servers: Cluster) -> None:
+    """The leader has not yet detected that its earlier connection is closed."""
+    leader = servers.node(min_replicas_max_lag=600)
+    leader("SET", "k", "v")
+    replid, offset = leader.info()["master_replid"], leader.offset
+    leader("CONFIG", "SET", "min-replicas-to-write", 2)
+    with Replica(leader.port) as earlier, Replica(leader.port) as later:
+        for replica in (earlier, later):
+            replica.introduce()
+            assert replica.ask("PSYNC", replid, offset).startswith(b"+CONTINUE")
+            replica.sock.sendall(pack("REPLCONF", "ACK", offset, "FACK", offset))
+        wait_until(lambda: leader.info()["connected_slaves"] == 2, "both connections")
+        assert "NOREPLICAS" in str(leader.say("SET", "k", "w"))
+        assert leader.info()["min_slaves_good_slaves"] == 1
+        leader("CONFIG", "SET", "min-replicas-to-write", 1)
+        with Raw(leader.port) as raw:
+            assert raw("SET", "k", "x") == b"OK"
+            end = leader.offset
+            for replica in (earlier, later):
+                replica.sock.sendall(pack("REPLCONF", "ACK", end, "FACK", end))
+            assert raw("WAIT", 1, 0) == 1
+            assert raw("WAIT", 2, 200) == 1
+            assert raw("WAITAOF", 1, 2, 200) == [1, 1]
 
 
 # -- min-replicas-to-write ---------------------------------------------------------------------------------------
