@@ -30,6 +30,7 @@ def _questions(ask: Ask, key: bytes) -> Iterator[tuple[Any, ...]]:
     if ask("TYPE", key) == b"stream":
         yield "XINFO", "STREAM", key
         yield "TRANGE", key, "-", "+"
+        yield "TDELAY", key, "LIST", 0, "COUNT", 1000
         yield "XINFO", "GROUPS", key
         yield "TGROUP", "LIST", key
         for group in ask("TGROUP", "LIST", key):

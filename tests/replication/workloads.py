@@ -224,6 +224,74 @@ class Stages(Workload):
             assert not missing, f"{len(missing)} batches are gone"
 
 
+class Delays(Workload):
+    """Delayed entries whose tokens are sent again, some of which are cancelled, and a stream that retains the newest.
+
+    Facts: ("added" or "cancelled", number)."""
+
+    RETAINED = 30
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent = 0
+        self.cancelling: set[int] = set()  # every number for which a CANCEL was ever sent
+        self.due: dict[int, int] = {}  # ms since the epoch, of entries with AT
+
+    def step(self, client: redis.Redis) -> None:
+        first, self.sent = self.sent, self.sent + self.random.randrange(1, 20)
+        pipe = client.pipeline(transaction=False)
+        for number in range(first, self.sent):
+            self._add(pipe, number, number)
+        assert pipe.execute() == [b"t%d" % number for number in range(first, self.sent)]
+        self.said |= {("added", number) for number in range(first, self.sent)}
+        what = self.random.randrange(6)
+        number = self.random.randrange(max(0, self.sent - 100), self.sent)
+        if what == 0:
+            self.cancelling.add(number)
+            if client.execute_command("TDELAY", "dl", "CANCEL", b"t%d" % number):
+                self.said.add(("cancelled", number))
+        elif what == 1 and number not in self.cancelling and ("added", number) in self.promised:
+            self._add(client, number, -1 - number)  # this value must not occur
+        elif what == 2:
+            client.execute_command("TCFG", "dk", "RETAIN", "COUNT", self.RETAINED, "EXACT")
+            client.execute_command("TDELAY", "dk", "IN", self.random.randrange(20), "f", "v")
+
+    def _add(self, client: redis.Redis, number: int, value: int) -> None:
+        ms, pad = self.random.choice((0, 1, 5, 30, 200)), "x" * self.random.choice((0, 10, 300))
+        when: tuple[str, int] = ("IN", ms)
+        if number % 2:
+            due = self.due.setdefault(number, int(time.time() * 1000) + ms)
+            when = ("AT", due)
+        client.execute_command("TDELAY", "dl", *when, "ID", b"t%d" % number, "n", value, "pad", pad)
+
+    def glance(self, client: redis.Redis) -> None:
+        pipe = client.pipeline(transaction=True)
+        pipe.execute_command("TDELAY", "dl", "LIST", 0, "COUNT", 1000)
+        pipe.execute_command("TREVRANGE", "dl", "+", "-", "COUNT", 1000)
+        (_, delayed), joined = pipe.execute()
+        both = {int(row[3]) for row in delayed} & {int(row[2]) for row in joined}
+        assert not both, f"{len(both)} entries are delayed, and in their stream"
+
+    def check(self, client: redis.Redis, kept: set[Any]) -> None:
+        wait_until(lambda: not client.execute_command("TDELAY", "dl", "COUNT"), "all deliveries")
+        rows = client.execute_command("TRANGE", "dl", "-", "+")
+        values = [int(row[2]) for row in rows]
+        there = set(values)
+        assert len(values) == len(there), "an entry is there twice"
+        assert min(values, default=0) >= 0, "a token was forgotten: it made another entry"
+        early = [row for row in rows if int(row[0].split(b".")[0]) < self.due.get(int(row[2]), 0)]
+        assert not early, f"{len(early)} entries joined before they were due, one is {early[0]}"
+        added = {number for kind, number in kept if kind == "added"}
+        missing = added - self.cancelling - there
+        assert not missing, f"{len(missing)} of {len(added)} delayed entries are gone, one is {min(missing)}"
+        again = {number for kind, number in kept if kind == "cancelled"} & there
+        assert not again, f"{len(again)} cancelled entries have joined, one is {min(again)}"
+        retained = client.execute_command("TCFG", "dk") if client.exists("dk") else None
+        if retained is not None:
+            wait_until(lambda: not client.execute_command("TDELAY", "dk", "COUNT"), "all deliveries")
+            wait_until(lambda: client.execute_command("TLEN", "dk") <= self.RETAINED, "evictions")
+
+
 WORKLOADS = {
     "appends": Appends,
     "groups": Groups,
@@ -232,6 +300,7 @@ WORKLOADS = {
     "expiry": Expiry,
     "transactions": Transactions,
     "stages": Stages,
+    "delays": Delays,
 }
 
 

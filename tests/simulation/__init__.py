@@ -6,6 +6,7 @@
     members    the servers
     clients    clients: connections, and the loop that runs a workload
     workloads  what clients do
+    delayed    what must be true of a stream with delayed entries; delays: the clients that add and cancel them
     faults     what happens to members and connections
     checker    what must be true, and the record of what clients were told
     world      a run of any case, and comparisons of members
@@ -19,6 +20,7 @@
     groupmutations   the table of the rules of server groups that are broken on purpose
     replymutations   those of acknowledgements, replies, the in-sync set, the lease
     rejoinmutations  those of elections, handovers, rejoining
+    delaymutations   those of delayed entries, with and without a group
 
 One seed gives the same run on any machine: order of callbacks, times, faults, replication IDs. Replaced are only the
 event loop, the sockets and, by name, the sources of time, threads and random numbers. So it needs interpreted code.

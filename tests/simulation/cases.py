@@ -11,15 +11,18 @@ from typing import Final
 
 from tests.simulation.checker import Ledger
 from tests.simulation.clients import Client, Directory, LostError, SimConnection, Word, asked
+from tests.simulation.delays import Delays, checked, settled
 from tests.simulation.faults import HARMLESS, KILLS, Faults
-from tests.simulation.members import Member
+from tests.simulation.members import OFFSET, Member
 from tests.simulation.network import NetworkLoop
 from tests.simulation.simloop import Process
-from tests.simulation.workloads import KEYS, READ_GROUP, RETRY, WORKS, Groups, Transactions
+from tests.simulation.workloads import KEYS, READ_GROUP, RETRY, Groups, Transactions, Work
+from tests.simulation.workloads import WORKS as OTHER_WORKS
 from tests.simulation.world import SimulationError, SimWorld, contents_differ, differences_of, play
 
 SETTLED: Final = 120.0  # seconds in which the members become equal once no more faults happen
 KINDS: Final = ("one leader", "promotions", "redelivery")
+WORKS: Final[dict[str, type[Work]]] = {**OTHER_WORKS, "delays": Delays}
 IDLE_ROUNDS: Final = 40  # times RETRY; the clock of a new leader may be that much behind the old one's
 
 
@@ -40,13 +43,17 @@ class Case:
 @dataclass(frozen=True)
 class Result:
     """``trace``: digest of everything that happened. ``confirmed``: number of confirmed entries that were checked.
-    ``compared``: number of comparisons of a replica's data with its leader's."""
+    ``compared``: number of comparisons of a replica's data with its leader's. ``delayed``, ``repeated``, ``cancelled``:
+    of entries with TDELAY, how many were seen in their streams, and how many tokens were sent again or cancelled."""
 
     trace: str
     confirmed: int
     delivered: int
     reads: int
     compared: int
+    delayed: int
+    repeated: int
+    cancelled: int
     happened: tuple[str, ...]
 
 
@@ -55,13 +62,13 @@ def case(seed: int, kind: str | None = None) -> Case:
     chance = random.Random(seed)
     kind = kind or chance.choice(KINDS)
     appendfsync = chance.choice(("always", "always", "everysec"))
-    faults = [*HARMLESS, *KILLS, "power", "blackout"]
+    faults = [*HARMLESS, *KILLS, "power", "blackout", "clock"]
     faults = chance.sample(faults, chance.randint(1, len(faults)))
     if kind != "one leader":
         faults += ["promote"] * chance.randint(1, 3) + ["diverge"] * chance.randint(0, 2)
     works = ["appends", *chance.choices(list(WORKS), k=chance.randint(1, 4))]
     if kind == "redelivery":
-        works = ["redelivery", "redelivery", "claims", "groups", "expiry"]
+        works = ["redelivery", "redelivery", "claims", "groups", "expiry", "delays"]
     return Case(
         seed, kind, tuple(faults), tuple(works), chance.choice((2.0, 4.0, 8.0)), appendfsync,
         chance.choice((0.0, 0.0, 0.001)), chance.choice((4, 50, 200)), chance.choice((1, 10_000, 10**7)),
@@ -77,6 +84,8 @@ class World(SimWorld):
         super().__init__(loop, top)
         self.case = case
         self.ledger = Ledger(case.kind == "one leader")
+        self.ledger.skew = case.drift * 1000 * (OFFSET + 2 * SETTLED)
+        self.ledger.served_skew = 0.0 if self.ledger.lossless else 2 * self.ledger.skew
         chance = random.Random(loop.random.random())
         self.members = [
             Member(loop, top, number, self._settings(chance), case.drift * chance.uniform(-1, 1))
@@ -88,7 +97,7 @@ class World(SimWorld):
         hosts = [member.host for member in self.members] + [f"10.0.1.{at}" for at in range(len(case.works))]
         # what WAITAOF has confirmed is on the disks of all members, the leader's too
         survivable = case.appendfsync == "always" or not self.ledger.lossless
-        self.faults = Faults(loop, self.members, hosts, self.directory, survivable, not self.ledger.lossless)
+        self.faults = Faults(loop, self.members, hosts, self.directory, survivable, self.ledger)
         self.happened = self.faults.happened
         self.compared = 0
         loop.on_muted = self._stopped_at_step
@@ -134,8 +143,12 @@ class World(SimWorld):
         for task in watching:
             task.cancel()
         self.check_trouble()
+        await self.faults.assign(self.directory.leader)
+        works = [client.work for client in clients]
+        await settled(self.loop, self.members, works, self.ledger, self.check_trouble)
         await self._settle()
         await self._check()
+        await checked(self.loop, self.members, self.directory.leader, works)
 
     async def _watch(self) -> None:
         """Look at any member at any time: a transaction is never seen in part."""
@@ -167,7 +180,6 @@ class World(SimWorld):
         """Wait until all members have the leader's log."""
         leader = self.directory.leader
         end = self.loop.virtual + SETTLED
-        await self.faults.assign(leader)
         while True:
             offsets = [await self._offset(member) for member in self.members]
             if None not in offsets and len(set(offsets)) == 1:
@@ -211,7 +223,7 @@ async def drained(ledger: Ledger, connection: SimConnection, chance: random.Rand
     group, idle = Groups(ledger, 0, chance, (), []), 0
     if not must and not await connection("EXISTS", "g"):
         return
-    while idle < IDLE_ROUNDS:
+    while idle < IDLE_ROUNDS + 2 * ledger.skew / RETRY:
         rows = await connection(*READ_GROUP) or []
         group.check(rows, before)
         must -= {row[2] for row in rows}
@@ -229,8 +241,9 @@ def run(case: Case) -> Result:
     world = play(case.seed, lambda loop, top: World(case, loop, top), again)
     ledger = world.ledger
     return Result(
-        world.loop.trace(), len(ledger.kept), ledger.delivered, ledger.reads, world.compared, tuple(world.happened)
-    )
+        world.loop.trace(), len(ledger.kept), ledger.delivered, ledger.reads, world.compared, ledger.delayed,
+        ledger.repeated, ledger.cancelled, tuple(world.happened),
+    )  # fmt: skip
 
 
 def fails(case: Case) -> str | None:

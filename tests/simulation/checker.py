@@ -37,6 +37,9 @@ class Ledger:
         self.acked_for_good: set[bytes] = set()  # and by the replicas too
         self.delivered = 0
         self.reads = 0
+        self.skew = 0.0  # ms by which the clock of a member may be wrong
+        self.served_skew = 0.0  # ms by which served time of one member may be ahead of that of another
+        self.delayed = self.repeated = self.cancelled = 0  # entries with TDELAY: seen in streams; tokens sent again
 
     @property
     def kept(self) -> set[Fact]:

@@ -31,6 +31,7 @@ import respserver.execution.dispatch
 import respserver.execution.slices
 import respserver.execution.transactions
 import respserver.maintenance.checkpoints
+import respserver.runtime.deliveries
 import respserver.runtime.ticks
 import respserver.server
 from persistence.wal import BLOCK, FRAME_SIZE, NOTES, Wal
@@ -235,6 +236,7 @@ def simulated(loop: SimLoop, disk_of: Callable[[Process], Disk | None]) -> Itera
             (respserver.execution.dispatch, "_perf_counter_ns", nanoseconds),
             (respserver.execution.slices, "perf_counter_ns", nanoseconds),
             (respserver.execution.transactions, "perf_counter_ns", nanoseconds),
+            (respserver.runtime.deliveries, "time", time),
             (respserver.runtime.ticks, "perf_counter_ns", nanoseconds),
             (respserver.maintenance.checkpoints, "trim_memory", lambda: None),
             (os, "fsync", stepping(lambda fd: None)),

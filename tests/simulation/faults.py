@@ -6,20 +6,31 @@ import asyncio
 import random
 from collections.abc import Sequence
 
+from tests.simulation.checker import Ledger
 from tests.simulation.clients import Directory, asked
 from tests.simulation.members import PORT, Member
 from tests.simulation.network import NetworkLoop
 
 HARMLESS = ("pause", "partition", "one_way", "slow", "reset", "checkpoint", "backlog")
 KILLS = ("kill", "kill_at_step", "kill_in_copy", "restart")
+STEPS = (-2.0, -0.3, 0.3, 2.0)  # seconds by which a clock is set
+
+
+def step_clock(loop: NetworkLoop, chance: random.Random, member: Member, ledger: Ledger) -> None:
+    """Set the wall clock of a member. A leader that ends before it has logged this loses the difference."""
+    step = chance.choice(STEPS)
+    member.offset += step
+    ledger.skew += abs(step) * 1000
+    ledger.served_skew += abs(step) * 1000
+    loop.note(f"the clock of {member.name} is set by {step} s")
 
 
 class Faults:
-    """``survivable``: whether the leader may lose power. ``promotes``: whether another member may lead."""
+    """``survivable``: whether the leader may lose power. Another member may lead unless the ledger is lossless."""
 
     def __init__(
         self, loop: NetworkLoop, members: Sequence[Member], hosts: Sequence[str], directory: Directory,
-        survivable: bool, promotes: bool,
+        survivable: bool, ledger: Ledger,
     ) -> None:  # fmt: skip
         self.loop = loop
         self.random = random.Random(loop.random.random())
@@ -27,7 +38,8 @@ class Faults:
         self.directory = directory
         self._hosts = hosts  # of clients too
         self._survivable = survivable
-        self._promotes = promotes
+        self._ledger = ledger
+        self._promotes = not ledger.lossless
         self.happened: list[str] = []
 
     async def run(self, names: Sequence[str], seconds: float) -> None:
@@ -139,6 +151,10 @@ class Faults:
 
     async def backlog(self) -> None:
         await asked(self.loop, self.any(), "CONFIG", "SET", "repl-backlog-size", self.random.choice((1, 10_000, 10**7)))
+
+    async def clock(self) -> None:
+        """The wall clock of a member is set."""
+        step_clock(self.loop, self.random, self.any(), self._ledger)
 
     # -- connections -------------------------------------------------------------------------------------------
     def _pair(self) -> tuple[str, str]:

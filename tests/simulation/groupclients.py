@@ -20,6 +20,7 @@ import hiredis
 from storage.model.ids import parse_id
 from tests.simulation.checker import Ledger, check_rows, number
 from tests.simulation.clients import LostError, RefusedError, SimConnection
+from tests.simulation.delays import Delays
 from tests.simulation.groupchecks import Fact, GroupRecord
 from tests.simulation.groupmembers import KEY, GroupMember
 from tests.simulation.members import Member
@@ -38,7 +39,8 @@ class GroupClients:
     ) -> None:
         self._loop, self._members, self._record, self._random = loop, members, record, chance
         self._min_in_sync = min_in_sync
-        self.ledger = Ledger(lossless=True)  # of the consumer group
+        self.ledger = Ledger(lossless=True)  # of the consumer group, and of delayed entries
+        self.delays: list[Delays] = []
         self.unknown: set[int] = set()  # numbers that were sent, and not refused
         self.longest = 0.0  # seconds between two acknowledged appends
         self.stopping = False
@@ -162,6 +164,28 @@ class GroupClients:
 
     async def consume(self) -> None:
         await self.run(Groups(self.ledger, 9, self._random, (), []).work)
+
+    async def delay(self) -> None:
+        """Delay entries, cancel them, and let policies evict them."""
+        work = Delays(self.ledger, 20 + len(self.delays), Random(self._random.random()), (), [])
+        self.delays.append(work)
+        await self.run(work.work)
+
+    async def due(self) -> None:
+        """Wait for delayed entries of other clients."""
+        last: dict[str, bytes] = {}
+
+        async def step(connection: SimConnection) -> None:
+            if not self.delays:
+                await asyncio.sleep(0.1)
+                return
+            stream = self._random.choice(self.delays).plain
+            rows = await connection("TREAD", stream.key, last.get(stream.key, b"0"), 50, "BLOCK", 300)
+            if rows:
+                stream.see(rows)
+                last[stream.key] = rows[-1][0]
+
+        await self.run(step)
 
     async def churn(self) -> None:
         """Let messages fall due, be claimed, given back, and given up; let keys and groups expire."""

@@ -10,7 +10,9 @@ import json
 import random
 from typing import Final
 
+from tests.simulation.checker import Ledger
 from tests.simulation.clients import asked
+from tests.simulation.faults import step_clock
 from tests.simulation.groupchecks import LEADER, GroupRecord
 from tests.simulation.groupmembers import GroupMember
 from tests.simulation.network import NetworkLoop
@@ -30,12 +32,13 @@ class GroupFaults:
 
     def __init__(
         self, loop: NetworkLoop, members: list[GroupMember], clients: list[str], readers: list[str],
-        chance: random.Random, record: GroupRecord,
+        chance: random.Random, record: GroupRecord, ledger: Ledger,
     ) -> None:  # fmt: skip
         """``clients``: their hosts. ``readers``: those of clients that only read."""
         self.loop, self.members, self.random = loop, members, chance
         self.clients, self.readers = clients, readers
         self.record = record
+        self._ledger = ledger
         self.running = self.begun = 0  # faults
 
     async def run(self, name: str) -> None:
@@ -142,6 +145,10 @@ class GroupFaults:
             await self._moment()
             if not member.running:
                 member.start()
+
+    async def clock(self) -> None:
+        """The wall clock of a member is set."""
+        step_clock(self.loop, self.random, self._any(), self._ledger)
 
     async def pause(self) -> None:
         """SIGSTOP."""

@@ -310,7 +310,7 @@ class GroupMember(Member):
             made, lambda lease, granted, changed: SimKeeper(self, process, lease, granted, changed), self.loop.time
         )
         try:
-            server = RespServer(Config.load(argv), SimLogger(process), SimClock(process, self.offset), services)
+            server = RespServer(Config.load(argv), SimLogger(process), SimClock(process, lambda: self.offset), services)
             self.server = server
             await server.start()
             await server.run_until_stopped()

@@ -1,7 +1,7 @@
 """The table of the rules of server groups that are broken on purpose, which the simulation of a group must detect.
 
-A mutation is a function in ``replymutations`` or ``rejoinmutations`` that returns the patches of one broken rule, a
-line here, and a row in docs/simulation.md.
+A mutation is a function in ``replymutations``, ``rejoinmutations`` or ``delaymutations`` that returns the patches of
+one broken rule, a line here, and a row in docs/simulation.md.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from tests.simulation import delaymutations as delays
 from tests.simulation import rejoinmutations as rejoin
 from tests.simulation import replymutations as replies
 from tests.simulation.groups import GroupCase
@@ -42,6 +43,7 @@ _TOLD: Final = {"works": ("write", "write", "listen", "listen", "listen", "read"
 _BLOCKED: Final = {"works": ("write", "write", "block", "block", "block", "read")}
 _PLAIN: Final = {"works": ("write", "read", "read")}
 _ROLES: Final = {"works": ("write", *5 * ("read",)), "at_once": 3}
+_DELAYS: Final = {"works": ("write", "delay", "delay", "due", "due", "due")}
 _WRITERS: Final = {"works": ("write", "write", "write", "read")}
 GROUP_MUTATIONS: dict[str, GroupMutation] = {
     # acknowledgements and withheld replies
@@ -49,7 +51,7 @@ GROUP_MUTATIONS: dict[str, GroupMutation] = {
         replies.acknowledged_before_sync, _case(1, "blackout"), report="lacks the entry", quick=True
     ),
     "leader does not sync": GroupMutation(
-        replies.leader_does_not_sync, _case(0, "power", **_PAIR), report="lacks the entry", quick=True
+        replies.leader_does_not_sync, _case(2, "power", **_PAIR), report="lacks the entry", quick=True
     ),
     "a sent batch counts": GroupMutation(
         replies.sent_counts, _case(0, "isolate", "kill"), report="is acknowledged, and on 1 members", quick=True
@@ -61,16 +63,16 @@ GROUP_MUTATIONS: dict[str, GroupMutation] = {
         quick=True,
     ),
     "reads do not wait": GroupMutation(
-        replies.reads_do_not_wait, _case(65, "isolate", **_PLAIN), report="any more, on the same connection", quick=True
+        replies.reads_do_not_wait, _case(4, "isolate", **_PLAIN), report="any more, on the same connection", quick=True
     ),
     "blocked reads do not wait": GroupMutation(
         replies.blocked_reads_do_not_wait,
-        _case(1, "isolate", **_BLOCKED),
+        _case(2, "isolate", **_BLOCKED),
         report="a client that reads on from",
         quick=True,
     ),
     "messages do not wait": GroupMutation(
-        replies.messages_do_not_wait, _case(26, "isolate", **_TOLD), report="acknowledged or seen, and lost", quick=True
+        replies.messages_do_not_wait, _case(11, "isolate", **_TOLD), report="acknowledged or seen, and lost", quick=True
     ),
     "message before its changes": GroupMutation(
         replies.message_before_its_changes, _case(0, "failover", **_TOLD), report="which it does not have", quick=True
@@ -83,26 +85,26 @@ GROUP_MUTATIONS: dict[str, GroupMutation] = {
     ),
     "withheld replies outlive the role": GroupMutation(
         replies.withheld_replies_outlive_the_role,
-        _case(7, "diverge", "one_way", **_PLAIN),
+        _case(2, "diverge", "one_way", **_PLAIN),
         report="any more, on the same connection",
         quick=True,
     ),
     # the in-sync set
     "min-in-sync is ignored": GroupMutation(
         replies.min_in_sync_is_ignored,
-        _case(1, "isolate", **_PLAIN),
+        _case(0, "isolate", **_PLAIN),
         report="is acknowledged, and on 1 members",
         quick=True,
     ),
     "shrinks after the release": GroupMutation(
         replies.shrinks_after_release,
-        _case(2, "isolate", "diverge", min_in_sync=1, **_PLAIN),
+        _case(15, "isolate", "diverge", min_in_sync=1, **_PLAIN),
         report="lacks the entry",
         quick=True,
     ),
     "silent member stays": GroupMutation(
         replies.silent_member_stays,
-        _case(1, "gone", at_once=1, **_PLAIN),
+        _case(4, "gone", at_once=1, **_PLAIN),
         report="is gone, and nothing is acknowledged",
         quick=True,
     ),
@@ -110,11 +112,11 @@ GROUP_MUTATIONS: dict[str, GroupMutation] = {
         replies.joining_does_not_count, _case(1, "lost_swap", **_PAIR, **_PLAIN), report="lacks the entry", quick=True
     ),
     "lost reply is a failure": GroupMutation(
-        replies.lost_reply_is_a_failure, _case(10, "lost_swap", **_PAIR, **_PLAIN), report="lacks the entry", quick=True
+        replies.lost_reply_is_a_failure, _case(1, "lost_swap", **_PAIR, **_PLAIN), report="lacks the entry", quick=True
     ),
     "joins before it has everything": GroupMutation(
         replies.joins_before_it_has_everything,
-        _case(10, "pause", "partition", at_once=3, **_PLAIN),
+        _case(19, "pause", "partition", at_once=3, **_PLAIN),
         report="lacks the entry",
         quick=True,
     ),
@@ -127,26 +129,26 @@ GROUP_MUTATIONS: dict[str, GroupMutation] = {
     # the lease
     "lease not checked": GroupMutation(
         replies.lease_not_checked,
-        _case(1, "deserted", **_PLAIN),
+        _case(6, "deserted", **_PLAIN),
         report="which were acknowledged or seen before",
         quick=True,
     ),
     "renewed while stuck": GroupMutation(
         replies.renewed_while_stuck,
-        _case(1, "stuck", **_PLAIN),
+        _case(0, "stuck", **_PLAIN),
         report="still leads, though its event loop is stuck",
         quick=True,
     ),
     "lease without margin": GroupMutation(
-        replies.lease_without_margin, _case(0, "cut_off", drift=0.02, **_PLAIN), report="has ended, and", quick=True
+        replies.lease_without_margin, _case(1, "cut_off", drift=0.02, **_PLAIN), report="has ended, and", quick=True
     ),
     "lost lease is not described": GroupMutation(
-        replies.lost_lease_is_not_described, _case(5, "cut_off", **_ROLES), report="Bug while running ROLE", quick=True
+        replies.lost_lease_is_not_described, _case(38, "cut_off", **_ROLES), report="Bug while running ROLE", quick=True
     ),
     # elections and handovers
     "outsider is elected": GroupMutation(
         rejoin.outsider_is_elected,
-        _case(16, "partition", "pause", seconds=8.0, **_PAIR, **_PLAIN),
+        _case(21, "partition", "pause", seconds=8.0, **_PAIR, **_PLAIN),
         report="and the set was",
         quick=True,
     ),
@@ -161,7 +163,7 @@ GROUP_MUTATIONS: dict[str, GroupMutation] = {
     ),
     "keeps its link": GroupMutation(
         rejoin.keeps_its_link,
-        _case(8, "isolate", "kill", "failover", **_PLAIN),
+        _case(28, "isolate", "kill", "failover", **_PLAIN),
         report="is acknowledged, and on 1 members",
         quick=True,
     ),
@@ -170,27 +172,27 @@ GROUP_MUTATIONS: dict[str, GroupMutation] = {
     ),
     "shortest log wins": GroupMutation(
         rejoin.shortest_log_wins,
-        _case(5, "kill", "partition", "diverge", at_once=3, **_WRITERS),
+        _case(10, "kill", "partition", "diverge", at_once=3, **_WRITERS),
         report="takes the lead with a log of",
         quick=True,
     ),
     "hands over too early": GroupMutation(
         rejoin.hands_over_too_early,
-        _case(8, "failover", **_WRITERS),
+        _case(5, "failover", **_WRITERS),
         report="which lacks a part of its log",
         quick=True,
     ),
     # rejoining
     "history keeps its ID": GroupMutation(
-        rejoin.history_keeps_its_id, _case(0, "diverge", **_PLAIN), report="contents differ at log offset", quick=True
+        rejoin.history_keeps_its_id, _case(2, "diverge", **_PLAIN), report="contents differ at log offset", quick=True
     ),
     "rewinds too little": GroupMutation(
         rejoin.rewinds_too_little,
-        _case(7, "diverge", **_PLAIN),
+        _case(1, "diverge", **_PLAIN),
         report="nothing is acknowledged although no fault happens any more",
     ),
     "rewinds under its store": GroupMutation(
-        rejoin.rewinds_under_its_store, _case(2, "diverge", "checkpoint", **_PLAIN), report="does not run", quick=True
+        rejoin.rewinds_under_its_store, _case(0, "diverge", "checkpoint", **_PLAIN), report="does not run", quick=True
     ),
     "wrong nodes are reused": GroupMutation(
         rejoin.unequal_nodes_are_reused,
@@ -203,5 +205,12 @@ GROUP_MUTATIONS: dict[str, GroupMutation] = {
         _case(0, "diverge", "failover", at_once=1, **_WRITERS),
         report="deletes entries that were acknowledged",
         quick=True,
+    ),
+    # delayed entries
+    "delivered again": GroupMutation(
+        delays.delivered_again, _case(1, "failover", "kill", **_DELAYS), report="an entry is there twice", quick=True
+    ),
+    "delivery shown early": GroupMutation(
+        delays.delivery_shown_early, _case(2, "isolate", "diverge", **_DELAYS), report="the ID of b'c", quick=True
     ),
 }

@@ -13,7 +13,7 @@ import asyncio
 import random
 import types
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +22,7 @@ from respserver.group.document import decode
 from tests.simulation.cases import drained
 from tests.simulation.checker import check_rows
 from tests.simulation.clients import SimConnection, asked
+from tests.simulation.delays import checked, settled
 from tests.simulation.groupchecks import STATE, GroupChecks, GroupRecord
 from tests.simulation.groupclients import GroupClients, named
 from tests.simulation.groupfaults import GroupFaults
@@ -37,7 +38,8 @@ FAULTS: Final = (
     "diverge",
 )  # fmt: skip
 WORKS: Final = ("write", "write", "read", "read", "block", "listen", "consume", "churn")
-READERS: Final = ("read", "block", "listen")  # they change nothing
+LATER: Final = ("clock",)  # faults of some cases: they draw after all others, whose seeds therefore stay the same
+READERS: Final = ("read", "block", "listen", "due")  # they change nothing
 OFFSET: Final = 100.0  # seconds by which a clock is wrong, by its drift
 
 
@@ -61,7 +63,8 @@ class GroupCase:
 @dataclass(frozen=True)
 class GroupResult:
     """``longest``: virtual seconds between two acknowledged appends. ``deleted``: how often a member deleted the end of
-    its log. ``compared``: number of comparisons of a member with the leader during the run."""
+    its log. ``compared``: number of comparisons of a member with the leader during the run. ``delayed`` and the
+    rest are those of ``cases.Result``."""
 
     trace: str
     acknowledged: int
@@ -70,18 +73,23 @@ class GroupResult:
     longest: float
     deleted: int
     compared: int
+    delayed: int
+    repeated: int
+    cancelled: int
 
 
 def case(seed: int) -> GroupCase:
     chance = random.Random(seed)
     faults = tuple(chance.sample(FAULTS, chance.randint(1, len(FAULTS))))
     works = ("write", "read", *chance.sample(WORKS, chance.randint(1, 5)))
-    return GroupCase(
+    found = GroupCase(
         seed, faults, chance.choice((4.0, 8.0, 12.0)), drift=chance.choice((0.0, 0.0, 0.02)),
         min_in_sync=chance.choice((1, 2, 2)), members=chance.choice((2, 3, 3, 3)), backlog=chance.choice((1, 10**7)),
         at_once=chance.choice((1, 2, 2, 3)), appendfsync=chance.choice(("always", "everysec", "no")),
         node_entries=chance.choice((4, 100)), works=works,
     )  # fmt: skip
+    delays = chance.choice(((), ("delay",), ("delay", "delay", "due")))
+    return replace(found, works=(*works, *delays), faults=(*faults, *LATER) if chance.random() < 0.3 else faults)
 
 
 class GroupWorld(SimWorld):
@@ -105,7 +113,10 @@ class GroupWorld(SimWorld):
         self.clients = GroupClients(loop, self.members, self.record, case.min_in_sync, self.random)
         hosts = [f"10.0.1.{at}" for at in range(len(case.works))]
         readers = [host for host, work in zip(hosts, case.works, strict=True) if work in READERS]
-        self.faults = GroupFaults(loop, self.members, hosts, readers, self.random, self.record)
+        self.ledger = self.clients.ledger
+        self.ledger.skew = case.drift * 1000 * (OFFSET + 2 * SETTLED)
+        self.ledger.served_skew = 2 * self.ledger.skew
+        self.faults = GroupFaults(loop, self.members, hosts, readers, self.random, self.record, self.ledger)
 
     def _settings(self, number: int) -> dict[str, str]:
         return {
@@ -143,7 +154,8 @@ class GroupWorld(SimWorld):
         assert all(task.done() for task in tasks), "a client hangs"
         watching.cancel()
         self.check_trouble()
-        await self._settle(until)
+        await settled(self.loop, self.members, self.clients.delays, self.ledger, self.check_trouble)
+        await self._settle(max(until, self.loop.virtual + SETTLED))
         await self._check()
 
     async def _let_fail(self) -> None:
@@ -197,16 +209,17 @@ class GroupWorld(SimWorld):
             found = await differences_of(self.loop, one, other)
             after = one.log_end + other.log_end
         assert not found, f"clients see different contents: {found}"
-        await self._drain()
-        self.check_trouble()
-
-    async def _drain(self) -> None:
-        """Read the consumer group until nothing comes any more."""
         leader = decode(self.store.keys[STATE].value).leader
         member = next(member for member in self.members if member.name == leader)
+        await checked(self.loop, self.members, member, self.clients.delays)
+        await self._drain(member)
+        self.check_trouble()
+
+    async def _drain(self, leader: GroupMember) -> None:
+        """Read the consumer group until nothing comes any more."""
         # messages fall due by the clock of an earlier leader
         await asyncio.sleep(RETRY / 1000 + 2 * OFFSET * self.case.drift)
-        await drained(self.clients.ledger, await SimConnection.open(self.loop, member), self.random)
+        await drained(self.ledger, await SimConnection.open(self.loop, leader), self.random)
 
 
 def run(case: GroupCase) -> GroupResult:
@@ -216,5 +229,5 @@ def run(case: GroupCase) -> GroupResult:
     record, checks = world.record, world.checks
     return GroupResult(
         world.loop.trace(), len(record.acknowledged), len(record.facts), epochs, world.clients.longest, checks.deleted,
-        checks.compared,
+        checks.compared, world.ledger.delayed, world.ledger.repeated, world.ledger.cancelled,
     )  # fmt: skip

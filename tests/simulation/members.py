@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +17,22 @@ from tests.simulation.simloop import Process
 from tidelog.flows.testing.virtualloop import BEGIN_NS
 
 PORT = 6379
+OFFSET = 3000  # seconds by which a clock is wrong, by its drift
 
 
 class SimClock(Clock):
-    """The clocks of one process."""
+    """The clocks of one process. ``offset``: returns the seconds by which the wall clock is wrong."""
 
-    def __init__(self, process: Process, offset: float) -> None:
+    def __init__(self, process: Process, offset: Callable[[], float]) -> None:
         self._process = process
-        self._offset = offset  # seconds by which the wall clock is wrong
+        self._offset = offset
 
     def now(self) -> int:
         return self.micros() // 1000
 
     def micros(self) -> int:
         process = self._process
-        return BEGIN_NS // 1000 + round((process.loop.virtual * process.rate + self._offset) * 1e6)
+        return BEGIN_NS // 1000 + round((process.loop.virtual * process.rate + self._offset()) * 1e6)
 
     def mono(self) -> int:
         return 1_000_000 + round(self._process.loop.virtual * self._process.rate * 1000)
@@ -63,7 +65,7 @@ class Member:
         self.settings = settings
         self.disk = Disk(top, self.name, random.Random(loop.random.random()))
         self.rate = 1.0 + drift
-        self.offset = 3000 * drift  # seconds
+        self.offset = OFFSET * drift  # seconds by which its wall clock is wrong; a fault changes it
         self.process: Process | None = None
         self.server: RespServer | None = None
         self.ended = False  # the server has stopped in order
@@ -95,7 +97,7 @@ class Member:
         for name, value in self.settings.items():
             argv += [f"--{name}", *value.split(" ")]
         try:
-            server = RespServer(Config.load(argv), SimLogger(process), SimClock(process, self.offset))
+            server = RespServer(Config.load(argv), SimLogger(process), SimClock(process, lambda: self.offset))
             self.server = server
             await server.start()
             await server.run_until_stopped()

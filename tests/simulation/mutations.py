@@ -22,6 +22,7 @@ from respserver.roles.link import LeaderLink
 from respserver.roles.replicas import Replicas
 from respserver.runtime.ticks import Ticks
 from storage.keyspace.replay import replay
+from tests.simulation import delaymutations as delays
 from tests.simulation.cases import Case
 from tests.simulation.world import Patch
 
@@ -161,10 +162,10 @@ MUTATIONS: dict[str, Mutation] = {
     "reply before log": Mutation(reply_before_log, _case("one leader", "kill_at_step"), 5),
     "batch applied twice": Mutation(batch_applied_twice, _case("one leader", "reset"), 0),
     "sent counts as acknowledged": Mutation(
-        sent_counts_as_acknowledged, _case("promotions", "promote", "partition", "one_way"), 1
+        sent_counts_as_acknowledged, _case("promotions", "promote", "partition", "one_way"), 4
     ),
     "unsynced is acknowledged": Mutation(
-        unsynced_is_acknowledged, _case("promotions", "promote", "blackout", appendfsync="everysec"), 5
+        unsynced_is_acknowledged, _case("promotions", "promote", "blackout", appendfsync="everysec"), 6
     ),
     "promotion keeps ID": Mutation(promotion_keeps_id, _case("promotions", "promote", seconds=3.0), 0),
     "copy in place too early": Mutation(
@@ -176,5 +177,18 @@ MUTATIONS: dict[str, Mutation] = {
         unequal_nodes_are_reused,
         _case("promotions", "diverge", "diverge", "kill", node_entries=4, seconds=4.0, backlog=1),
         5,
+    ),
+    "cancellation forgotten": Mutation(
+        delays.cancellation_forgotten,
+        _case(
+            "promotions", "kill_in_copy", "partition", "kill", "checkpoint", "diverge",
+            works=("delays",) * 3, seconds=4.0, backlog=1,
+        ),
+        5,
+    ),
+    "tokens forgotten": Mutation(
+        delays.tokens_forgotten,
+        _case("one leader", "kill", "restart", "checkpoint", works=("delays",) * 2, seconds=3.0, members=1),
+        0,
     ),
 }

@@ -21,6 +21,14 @@ QUICK = Case(7, "promotions", ("kill", "promote", "partition"), ("appends", "gro
 KEPT: tuple[Case, ...] = (
     # messages fall due by the clock of the old leader, which was ahead of the new one's: the check did not wait so long
     Case(2, "promotions", ("promote", "kill"), ("groups",), 1.5, drift=0.001),
+    # WAITAOF counted two connections of one replica
+    Case(
+        1102,
+        "promotions",
+        ("one_way", "restart", "power", "kill_in_copy", "kill_at_step", "backlog", "promote", "promote"),
+        ("delays", "delays"),
+        appendfsync="everysec",
+    ),
 )
 
 

@@ -56,9 +56,13 @@ class Work:
         reply = await server(*self._guard, patience=3.0)
         counts = reply if isinstance(reply, list) else [reply]
         if all(count >= least for count, least in zip(counts, self._counts, strict=True)):
-            self.ledger.promised |= {fact for fact in facts if fact[0]}
-            self.ledger.acked_for_good |= {value for key, value in facts if not key}
+            self.promised(facts)
             del self._doubtful[: len(facts)]
+
+    def promised(self, facts: Sequence[tuple[str, Any]]) -> None:
+        """Record that all replicas have facts."""
+        self.ledger.promised |= {fact for fact in facts if fact[0]}
+        self.ledger.acked_for_good |= {value for key, value in facts if not key}
 
     async def step(self, server: SimConnection) -> None:
         await self.work(server)
