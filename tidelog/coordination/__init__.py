@@ -6,6 +6,7 @@
     claims         ``Claim``: a key that belongs to the holder of a lease for as long as the lease lasts
     documents      strings that are changed by compare-and-set
     membership     the members that such a document lists
+    programs       the names of the apps and flow processes of a server
     controlstream  the stream in which processes notify each other of changes
 
 A process has one lease, so renewing costs one command, however many claims the process owns. Claims name the lease and

@@ -41,6 +41,11 @@ def timer(app: str, name: str) -> str:
     return f"app:{app}:timer:{name}"
 
 
+def declaration(app: str) -> str:
+    """Return the key of the app's declaration, for tools that do not have its code."""
+    return f"app:{app}:declaration"
+
+
 def starts(app: str, processor: str, partition: int, entry_id: str) -> str:
     """Return the key of the number of starts of an event."""
     return f"app:{app}:tried:{processor}:{partition}:{entry_id}"

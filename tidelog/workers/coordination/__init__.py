@@ -9,6 +9,7 @@
     leadership        ``Leadership``: one worker of an app is the leader
     leader_tasks      ``LeaderTasks``: what a worker runs in addition to its processors
     timers            runs timers and crons, on the leader and in each worker
+    declaration       the app's declaration on the server, for tools that do not have its code
     pauses            the parked keys and paused partitions, on the server
     connections       connections that are re-established after a loss
 

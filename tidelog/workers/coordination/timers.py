@@ -178,7 +178,7 @@ class TimerRunner:
         if text is None:
             return new
         try:
-            last = _StoredRun(_run(text), text)
+            last = _StoredRun(decoded(text), text)
         except (ValueError, RecursionError) as error:
             log.error("timer %s: ignoring the unreadable value of %s: %s", timer.name, key, text_of(error))
             await self._swap(key, _StoredRun(new.run, text), new, claim)
@@ -266,7 +266,7 @@ class TimerRunner:
         await set_within(self._stopping, min(max(seconds, 0.0), NAP))
 
 
-def _run(text: bytes) -> TimerRun:
+def decoded(text: bytes) -> TimerRun:
     """Decode a record. Raises ValueError or RecursionError if it is invalid."""
     run = msgspec.json.decode(text, type=TimerRun)
     if not abs(run.moment) < LAST:

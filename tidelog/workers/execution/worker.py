@@ -31,7 +31,7 @@ import redis
 from tidelog.client import strings
 from tidelog.client.asyncclient import AsyncClient
 from tidelog.client.steps import LOST, arun
-from tidelog.coordination import Claim, Keeper, Lease, Tenure
+from tidelog.coordination import Claim, Keeper, Lease, Tenure, programs
 from tidelog.coordination.controlstream import ControlStream
 from tidelog.operating.errortexts import FailureLog
 from tidelog.operating.signals import ENDING, handling, in_main_thread, unhandled
@@ -42,6 +42,7 @@ from tidelog.transport.backoff import Backoff, Delays
 from tidelog.transport.cancellation import cancel_and_wait
 from tidelog.transport.errors import is_denied, is_retryable, message_of
 from tidelog.workers import keys, logs
+from tidelog.workers.coordination import declaration
 from tidelog.workers.coordination.connections import WorkerConnection, WorkerConnector
 from tidelog.workers.coordination.leader_tasks import LeaderTasks
 from tidelog.workers.coordination.messages import SUBJECT
@@ -56,6 +57,7 @@ from tidelog.workers.execution.stats import Stats
 log = logs.get(__name__)
 GROWTH: Final = 30.0  # seconds between two checks whether topics have grown
 AGAIN: Final = 0.5  # seconds until the creation of groups is tried again after a temporary error
+LEAVING: Final = 1.0  # seconds within which a stopping worker removes its name
 BACKOFF: Final = Backoff(first=0.2, most=2.0)  # of the comparison of topics with the server
 
 
@@ -158,6 +160,8 @@ class Worker:
             await self._wait_for_stop(growing)
             log.info("worker %s: %s", self.name, "stopping" if self._stopping.is_set() else "restarting its processors")
             await _all([leading.stop(self.app.grace), *[each.stop() for each in owners]])
+            if self._stopping.is_set():
+                await self._leave(lines[1])
         finally:
             await leading.stop(0)
             await _all(executor.stop() for executor in self.executors.values())
@@ -172,6 +176,7 @@ class Worker:
     ) -> None:  # fmt: skip
         """Create the executors and ownerships, before the processors join."""
         await _begun(control)
+        await self._declare(connection)
         await _protected(connection, self.app.processors.values())
         await _report_undelivered(connection, self.app.topics)
         for declared in self.declared:
@@ -189,6 +194,22 @@ class Worker:
             )  # fmt: skip
             executor.recheck_claims = partial(owner.hint, doubt=True)
             owners.append(owner)
+
+    async def _declare(self, connection: WorkerConnection) -> None:
+        """Write the app's declaration and its name, for tools that do not have its code."""
+        for operation in (
+            partial(declaration.write, self.app, self.name), partial(programs.record, "apps", self.app.name),
+        ):  # fmt: skip
+            try:
+                await connection.repeat(operation)
+            except (redis.ResponseError, declaration.DeclarationError, programs.ProgramNamesError) as error:
+                log.warning("worker %s: the console can't show app %s: %s", self.name, self.app.name, message_of(error))
+
+    async def _leave(self, connection: WorkerConnection) -> None:
+        """Remove this worker from the declaration, unless the server is unreachable."""
+        with suppress(TimeoutError, redis.ResponseError, declaration.DeclarationError, *LOST):
+            async with asyncio.timeout(LEAVING):
+                await connection.repeat(partial(declaration.leave, self.app.name, self.name))
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
         """Do the work, even if the server is unreachable for long. Returns False if the worker is stopped first."""

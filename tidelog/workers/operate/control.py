@@ -25,13 +25,14 @@ from tidelog.topics.reconcile import known
 from tidelog.transport.call import Call
 from tidelog.workers import keys
 from tidelog.workers.coordination import pauses
+from tidelog.workers.coordination.declaration import AppDeclaration, DeclaredProcessor, declaration_of
 from tidelog.workers.coordination.messages import message
 from tidelog.workers.declare.app_protocol import AppProtocol
 from tidelog.workers.declare.errors import AppError
-from tidelog.workers.declare.processor import Processor
 from tidelog.workers.operate import status
 from tidelog.workers.operate.status import PartitionStatus, ProcessorStatus
 
+Described = AppProtocol | AppDeclaration  # an app in code, or as its workers have declared it
 WHO: Final = "tidelog app"  # instead of a worker's name
 
 
@@ -53,10 +54,10 @@ class ResetResult:
 
 
 def preview_reset(
-    app: AppProtocol, name: str, to: StartPosition, partition: int | None = None, force: bool = False
+    app: Described, name: str, to: StartPosition, partition: int | None = None, force: bool = False
 ) -> Steps[list[ResetResult]]:
     """Return the effects that ``reset`` with the same arguments would have now. Changes nothing."""
-    (declared,) = app.select([name])
+    (declared,) = declaration_of(app).select([name])
     count = yield from _partitions(declared, partition)
     processor = yield from _status(app, name, force)
     found = []
@@ -66,14 +67,14 @@ def preview_reset(
 
 
 def reset(
-    app: AppProtocol, name: str, to: StartPosition, partition: int | None = None, force: bool = False
+    app: Described, name: str, to: StartPosition, partition: int | None = None, force: bool = False
 ) -> Steps[list[ResetResult]]:
     """Move a processor to a position, in all partitions or in one.
 
     Raises AliveError while workers run the processor, unless ``force``. Must be driven on one connection that is not
     re-established.
     """
-    (declared,) = app.select([name])
+    (declared,) = declaration_of(app).select([name])
     count = yield from _partitions(declared, partition)
     moved = []
     for at in range(count) if partition is None else [partition]:
@@ -90,10 +91,10 @@ def reset(
 
 
 def pause(
-    app: AppProtocol, name: str, partition: int | None = None, key: str | None = None, reason: str = "by hand"
+    app: Described, name: str, partition: int | None = None, key: str | None = None, reason: str = "by hand"
 ) -> Steps[list[str]]:
     """Pause a processor, one partition, or one key; returns descriptions of what was not paused before."""
-    (declared,) = app.select([name])
+    (declared,) = declaration_of(app).select([name])
     if key is not None:
         return (yield from _park(app, declared, partition, key, reason))
     yield from _partitions(declared, partition)
@@ -106,9 +107,9 @@ def pause(
     return [] if entry in before else [f"partition {partition}" if partition is not None else "all partitions"]
 
 
-def resume(app: AppProtocol, name: str, partition: int | None = None, key: str | None = None) -> Steps[list[str]]:
+def resume(app: Described, name: str, partition: int | None = None, key: str | None = None) -> Steps[list[str]]:
     """Resume a key, a partition with its parked keys, or everything; returns descriptions of what was resumed."""
-    (declared,) = app.select([name])
+    (declared,) = declaration_of(app).select([name])
     count = yield from _partitions(declared, partition)
     found = []
     if key is None:
@@ -128,7 +129,7 @@ def resume(app: AppProtocol, name: str, partition: int | None = None, key: str |
 
 
 # -- resetting -----------------------------------------------------------------------------------------------
-def _status(app: AppProtocol, name: str, force: bool) -> Steps[ProcessorStatus]:
+def _status(app: Described, name: str, force: bool) -> Steps[ProcessorStatus]:
     """Return the status of a processor. Raises AliveError while workers run it, unless ``force``."""
     seen = yield from status.read_status(app, [name])
     (processor,) = seen.processors
@@ -142,8 +143,8 @@ def _status(app: AppProtocol, name: str, force: bool) -> Steps[ProcessorStatus]:
     return processor
 
 
-def _planned(declared: Processor, partition: PartitionStatus, to: StartPosition) -> Steps[ResetResult]:
-    stream = declared.topic.stream(partition.partition)
+def _planned(declared: DeclaredProcessor, partition: PartitionStatus, to: StartPosition) -> Steps[ResetResult]:
+    stream = declared.stream(partition.partition)
     after = to.after
     if to == LATEST or after is None:
         (batch,) = checked((yield [calls.tread(stream, "0", 0, with_info=True)]))
@@ -155,9 +156,9 @@ def _planned(declared: Processor, partition: PartitionStatus, to: StartPosition)
     return ResetResult(partition.partition, partition.offset, after, again, skipped, partition.pending, left)
 
 
-def _reset(declared: Processor, planned: ResetResult) -> Steps[int | None]:
+def _reset(declared: DeclaredProcessor, planned: ResetResult) -> Steps[int | None]:
     """Execute a reset; returns the number of entries after the position, or None if a worker has joined meanwhile."""
-    stream, group = declared.topic.stream(planned.partition), declared.group
+    stream, group = declared.stream(planned.partition), declared.group
     todo: Sequence[Call[Any]] = [
         calls.tgroup_destroy(stream, group),
         calls.tread(stream, planned.after, 0, group=group),  # creates the group again, after this ID
@@ -168,14 +169,16 @@ def _reset(declared: Processor, planned: ResetResult) -> Steps[int | None]:
 
 
 # -- pausing -------------------------------------------------------------------------------------------------
-def _park(app: AppProtocol, declared: Processor, partition: int | None, key: str, reason: str) -> Steps[list[str]]:
+def _park(
+    app: Described, declared: DeclaredProcessor, partition: int | None, key: str, reason: str
+) -> Steps[list[str]]:
     if declared.ordering != "key":
         raise AppError(
             f"processor {declared.name!r} has ordering={declared.ordering!r}: a single key can be paused only with"
             " ordering='key'. To pause a partition: --partition N"
         )
     count = yield from _partitions(declared, partition)
-    by_topic = declared.key == declared.topic.key
+    by_topic = declared.topic_key
     if partition is not None:
         partitions: Iterable[int] = [partition]
     else:
@@ -192,18 +195,18 @@ def _park(app: AppProtocol, declared: Processor, partition: int | None, key: str
     return found
 
 
-def _partitions(declared: Processor, partition: int | None) -> Steps[int]:
+def _partitions(declared: DeclaredProcessor, partition: int | None) -> Steps[int]:
     """Return the number of partitions. Raises AppError if ``partition`` or the topic does not exist."""
-    settings = yield from known(declared.topic.name)
+    settings = yield from known(declared.topic)
     if settings is None or not settings.partitions:
         raise AppError(
-            f"topic {declared.topic.name!r} does not exist yet: nobody has sent records, and no worker has run"
+            f"topic {declared.topic!r} does not exist yet: nobody has sent records, and no worker has run"
         )
     if partition is not None and not 0 <= partition < settings.partitions:
         last = settings.partitions - 1
-        raise AppError(f"topic {declared.topic.name!r} has the partitions 0 to {last}, not {partition}")
+        raise AppError(f"topic {declared.topic!r} has the partitions 0 to {last}, not {partition}")
     return settings.partitions
 
 
-def _notification(app: AppProtocol, name: str) -> Call[Any]:
+def _notification(app: Described, name: str) -> Call[Any]:
     return message(app.name, "paused", WHO, name)

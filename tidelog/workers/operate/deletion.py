@@ -12,13 +12,17 @@ Rule 2: the counter itself stays. Systems that fence by epoch keep working if an
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 import redis
 
 from tidelog.client import Client, calls
+from tidelog.client.steps import run
+from tidelog.coordination import programs
 from tidelog.topics import TopicError, admin
+from tidelog.transport.errors import ReplyError
 from tidelog.workers import keys
 from tidelog.workers.declare.processor import check_name
 from tidelog.workers.operate.control import AliveError
@@ -85,6 +89,8 @@ def delete(client: Client, app: str) -> AppState:
             break
     for at in range(0, len(found.seen), PAGE):
         client.redis.delete(*map(_raw, found.seen[at : at + PAGE]))
+    with suppress(redis.ResponseError, ReplyError, programs.ProgramNamesError):  # such as no permission
+        run(client, programs.remove("apps", app))
     return found
 
 

@@ -19,14 +19,13 @@ from tidelog.client.steps import Steps, checked
 from tidelog.coordination.lease import read_leases
 from tidelog.operating.throughput import Throughput, measured
 from tidelog.topics import deadletters
-from tidelog.topics.failureactions import DeadLetter
 from tidelog.topics.reconcile import known
 from tidelog.transport.call import Call
 from tidelog.workers import keys
-from tidelog.workers.coordination import member_document, pauses
+from tidelog.workers.coordination import declaration, member_document, pauses
+from tidelog.workers.coordination.declaration import AppDeclaration, DeclaredProcessor, declaration_of
 from tidelog.workers.coordination.member_document import Member
 from tidelog.workers.declare.app_protocol import AppProtocol
-from tidelog.workers.declare.processor import Processor
 from tidelog.workers.execution.failures import ASIDE_MS
 
 PAGE: Final = 1000  # pending messages per page
@@ -122,31 +121,26 @@ def _finished(processor: ProcessorStatus) -> int:
 
 
 # -- reading -------------------------------------------------------------------------------------------------
-def read_status(app: AppProtocol, names: Iterable[str] | None = None) -> Steps[AppStatus]:
+def read_status(app: AppProtocol | AppDeclaration, names: Iterable[str] | None = None) -> Steps[AppStatus]:
     """Read the status of these processors, or of all. Raises AppError if a processor does not exist."""
-    wanted = app.select(names)
+    wanted = declaration_of(app).select(names)
     (clock,) = checked((yield [strings.server_time()]))
     topics = {}
     for declared in wanted:
-        name = declared.topic.name
+        name = declared.topic
         if name not in topics:
             topics[name] = yield from _topic(name, clock)
     leader = yield from _holders([keys.leader(app.name)])
-    letters = {declared.name: _dead_letter_topics(declared) for declared in wanted}
+    letters = {declared.name: [declared.dead_letters] if declared.dead_letters else [] for declared in wanted}
     counts = yield from deadletters.open_counts(topic for found in letters.values() for topic in found)
     processors: list[ProcessorStatus] = []
     for declared in wanted:
-        found = yield from _processor(app.name, declared, topics[declared.topic.name])
+        found = yield from _processor(app.name, declared, topics[declared.topic])
         found = replace(found, dead_letters={topic: counts[topic] for topic in letters[declared.name]})
         if declared.ordering == "none":
             found = replace(found, members=(yield from _workers(app.name)))
         processors += [found]
     return AppStatus(app.name, clock, leader[0], processors)
-
-
-def _dead_letter_topics(declared: Processor) -> list[str]:
-    final = declared.policy.final
-    return [final.target(declared.topic.name)] if isinstance(final, DeadLetter) else []
 
 
 @dataclass
@@ -172,7 +166,7 @@ def _topic(name: str, clock: int) -> Steps[_Topic]:
     return found
 
 
-def _processor(app: str, declared: Processor, topic: _Topic) -> Steps[ProcessorStatus]:
+def _processor(app: str, declared: DeclaredProcessor, topic: _Topic) -> Steps[ProcessorStatus]:
     name, count = declared.name, len(topic.infos)
     document = yield from member_document.read(keys.members(app, name))
     paused = yield from pauses.read(pauses.paused_key(app, name))
@@ -196,17 +190,17 @@ def _processor(app: str, declared: Processor, topic: _Topic) -> Steps[ProcessorS
             info.entries_added if info is not None else 0,
         )]  # fmt: skip
     return ProcessorStatus(
-        name, declared.topic.name, declared.ordering, taking_part, partitions, paused.get(pauses.ALL), {}
+        name, declared.topic, declared.ordering, taking_part, partitions, paused.get(pauses.ALL), {}
     )  # fmt: skip
 
 
-def _behind(declared: Processor, topic: _Topic) -> Steps[list[tuple[int, StreamId | None, PendingSummary]]]:
+def _behind(declared: DeclaredProcessor, topic: _Topic) -> Steps[list[tuple[int, StreamId | None, PendingSummary]]]:
     """Return for each partition: the number of undelivered entries, the first of them, and the pending summary."""
     asked: list[Call[Any]] = []
     streams = []
     for at, (info, groups) in enumerate(zip(topic.infos, topic.groups, strict=True)):
         group = groups.get(declared.group.encode())
-        stream, offset = declared.topic.stream(at), group.offset if group is not None else NONE
+        stream, offset = declared.stream(at), group.offset if group is not None else NONE
         streams.append((group is not None, info is not None and info.last > offset))
         if info is not None and info.last > offset:
             asked += [calls.tcount(stream, f"({offset}"), calls.tseek(stream, str(offset), 1)]
@@ -224,9 +218,9 @@ def _behind(declared: Processor, topic: _Topic) -> Steps[list[tuple[int, StreamI
     return found
 
 
-def _aside(declared: Processor, partition: int, clock: int) -> Steps[int]:
+def _aside(declared: DeclaredProcessor, partition: int, clock: int) -> Steps[int]:
     """Return how many pending messages are set aside: they become due much later than any lease could require."""
-    stream, start, found = declared.topic.stream(partition), "-", 0
+    stream, start, found = declared.stream(partition), "-", 0
     while True:
         page: list[Pending]
         (page,) = checked((yield [calls.tpending_range(stream, declared.group, start, "+", PAGE)]))
@@ -248,16 +242,11 @@ def _members(app: str, document: Mapping[str, Member]) -> Steps[list[MemberStatu
 
 def _workers(app: str) -> Steps[list[MemberStatus]]:
     """Return all workers of an app: with ordering "none" there are no members, and any worker may read."""
-    prefix, cursor, found = keys.lease(app, ""), "0", set[str]()
-    while True:
-        (reply,) = checked((yield [Call(("SCAN", cursor, "MATCH", f"{prefix}*", "COUNT", 1000), list)]))
-        cursor = reply[0].decode()
-        found.update(each.decode("utf-8", "backslashreplace") for each in reply[1])
-        if cursor == "0":
-            break
-    values = yield from _leases(sorted(found))
-    ends = zip(sorted(found), values, strict=True)
-    return [MemberStatus(lease.removeprefix(prefix), 0, 1, left) for lease, (_, left) in ends if left]
+    found = yield from declaration.read(app)
+    names = {} if found is None else found.workers
+    values = yield from _leases([keys.lease(app, name) for name in sorted(names)])
+    ends = zip(sorted(names), values, strict=True)
+    return [MemberStatus(name, names[name], 1, left) for name, (_, left) in ends if left]
 
 
 def _leases(leases: Sequence[str]) -> Steps[list[tuple[bytes | None, int]]]:
