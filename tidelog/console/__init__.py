@@ -15,6 +15,8 @@ It is one process (``tidelog console``) that serves HTML over HTTP and uses RESP
     compared     the differences of two entries
     groups       groups of a stream: lag, pending messages, resets
     deadletterqueues  finding dead-letter queues of all kinds
+    programs     the rows of apps, jobs and flows
+    apps         apps, as their workers declare them on the server
     eventedits   the fields of an event as a form
     groupsets    groups of the same name on several streams, and their resets
     topics       settings and partitions of topics

@@ -24,9 +24,11 @@ from tidelog.console.pages import (
     login,
     nextsteps,
     overview,
+    programs,
     search,
     stream,
     streamlist,
+    workers,
 )
 from tidelog.console.pages.nextsteps import NextSteps
 from tidelog.console.pages.site import ConsoleSite
@@ -56,6 +58,8 @@ PAGES: Final = (
     groupset,
     deadletters,
     deadletteredit,
+    programs,
+    workers,
 )
 KEEPALIVE: Final = 30.0  # s after which an idle connection of a browser is closed
 

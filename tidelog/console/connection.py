@@ -27,6 +27,7 @@ NAME: Final = "tidelog-console"  # of the connections, in CLIENT LIST
 ANSWER_MS: Final = 10_000  # timeout of connecting and of each reply
 DEFAULT_USER: Final = "default"
 DENIED: Final = 60.0  # s
+DENIALS: Final = 1000  # denied calls that are known, at most
 
 
 class UserConnection:
@@ -78,6 +79,8 @@ class UserConnection:
                 continue
             results.append(next(replies))
             if isinstance(results[-1], Exception) and is_denied(results[-1]):
+                if len(self._denials) >= DENIALS:
+                    self._denials.clear()
                 self._denials[call.args] = (now + DENIED, results[-1])
             else:
                 self._denials.pop(call.args, None)
@@ -86,6 +89,11 @@ class UserConnection:
     async def together(self, *calls: Call[Any], raise_on_error: bool = True) -> list[Any]:
         """Send calls that change nothing, for ``tidelog.client.steps.arun``."""
         found = fill_in(calls, await self.read(*filter(is_sent, calls)))
+        return checked(found) if raise_on_error else found
+
+    async def poll_together(self, *calls: Call[Any], raise_on_error: bool = True) -> list[Any]:
+        """Send calls as ``together`` does, without those that were denied recently (Rule 3)."""
+        found = fill_in(calls, await self.poll(*filter(is_sent, calls)))
         return checked(found) if raise_on_error else found
 
     async def change(self, *calls: Call[Any]) -> list[Any]:

@@ -39,6 +39,7 @@ NAVIGATION: Final = (
     NavigationItem("Overview", "/", "o"),
     NavigationItem("Streams", "/streams", "s"),
     NavigationItem("Groups", "/groups", "g"),
+    NavigationItem("Programs", "/programs", "p"),
     NavigationItem("Dead letters", "/deadletters", "d"),
 )
 

@@ -10,5 +10,8 @@
     groupset     groups by name over several streams: lag, pending messages, reset of all
     deadletters  dead letters: filter, read, replay
     deadletteredit  edit the event of a dead letter, preview the differences, and send it
+    programs     all apps, jobs and flows, with their state
+    workers      one app: its workers, processors and timers; pause, resume, reset
+    operations   operations that change a program
     overview     the server: its state, replicas or group, WAL, checkpoints, slow log, clients, and plots over time
 """

@@ -1,0 +1,211 @@
+"""Apps in the console: real workers; pause, resume, reset, timers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.tidelog.console.consolekit import ConsoleBench, Visitor, add_user, audited, benched, visit
+from tests.tidelog.rightskit import granted
+from tests.tidelog.workers.workerkit import working
+from tests.waiting import until
+from tidelog.console.application import ConsoleServer
+from tidelog.testing import Server
+from tidelog.topics import Topic
+from tidelog.workers import App, DeadLetter, Retry
+
+pytestmark = pytest.mark.slow
+
+
+class Order(msgspec.Struct):
+    id: int
+    customer: str = "ann"
+
+
+def shop(url: str) -> tuple[App, Topic[Order]]:
+    app = App("shop", url, lease=2.0)
+    orders = app.topic("orders", Order, partition_by="customer", partitions=2)
+
+    @app.each(orders, ordering="key", on_error=[Retry(1, first=0.01), DeadLetter()])
+    async def bill(order: Order) -> None:
+        if order.id < 0:
+            raise ValueError("<b>negative</b>")
+
+    @app.timer(0.1, on_leader=True)
+    async def sweep() -> None:
+        raise ValueError
+
+    @app.cron("0 3 * * *", on_leader=True)
+    async def nightly() -> None: ...
+
+    return app, orders
+
+
+def test_pause_resume_and_reset(tidelog_server: Server, tmp_path: Path) -> None:
+    add_user(tidelog_server, "ann")
+    path = tmp_path / "audit.jsonl"
+    app, orders = shop(tidelog_server.url)
+
+    async def test(visitor: Visitor, console: ConsoleServer) -> None:
+        await visitor.log_in()
+        token = {"X_CSRF_Token": await visitor.csrf()}
+
+        async def shows(text: str, path: str = "/programs?kind=app") -> bool:
+            return text in (await visitor.get(path))[1]
+
+        async def post(action: str, **form: str) -> str:
+            found = await visitor.post(f"/programs/app/{action}?name=shop", {"processor": "bill"} | form, **token)
+            return found[1]
+
+        assert await shows("There are no apps")
+        assert (await visitor.get("/programs/app?name=shop"))[0] == 404
+        async with working(app, "w1"):
+            await until(lambda: shows(">running<"))
+            await orders.send_many([Order(1), Order(2, "bob"), Order(-3)])
+            await until(lambda: shows("1 in <span", "/programs/app?name=shop"))
+            _, text, _ = await visitor.get("/programs/app?name=shop")
+            assert "ValueError" in text
+            assert "0 3 * * * UTC" in text
+            assert "all partitions paused" in await post("pause")
+            assert await shows("by ann in the console")
+            assert "paused already" in await post("pause")
+            assert "key eve in partition" in await post("pause", key="eve")
+            assert "all partitions, key eve" in await post("resume")
+            assert "nothing to resume" in await post("resume")
+            assert "has the partitions 0 to 1" in await post("pause", partition="9")
+            assert "stop them first" in await post("preview", to="earliest")
+            assert "Effect of the reset" in await post("preview", to="earliest", force="yes", partition="0")
+            assert "yesterday" in await post("preview", to="yesterday")
+        await orders.close()
+        _, text, _ = await visitor.get("/programs?kind=app")
+        assert "no workers" in text
+        text = await post("preview", to="earliest")
+        assert "3 entries" in text
+        assert "2 partitions reset to earliest" in await post("reset", to="earliest")
+        _, text, _ = await visitor.get("/programs?kind=app")
+        assert 'class="failed"' in text  # entries wait, and no worker runs
+        assert (await visitor.post("/programs/app/reset?name=shop", {"processor": "none"}, **token))[0] == 404
+
+    visit(tidelog_server, test, audit_file=str(path))
+    lines = [line for line in audited(path) if line["target"] == "app shop/bill"]
+    assert [(line["action"], line["result"]) for line in lines if line["result"] == "done"] == [
+        ("pause", "done"), ("pause", "done"), ("pause", "done"), ("resume", "done"), ("resume", "done"),
+        ("reset", "done"),
+    ]  # fmt: skip
+    assert lines[2]["detail"] == {"key": "eve"}
+
+
+def test_the_acl_decides(tidelog_server: Server) -> None:
+    add_user(tidelog_server, "ann", "+@connection", "+get", "%R~tidelog:programs", "%R~app:shop:declaration", "+time")
+    app, _ = shop(tidelog_server.url)
+
+    async def test(visitor: Visitor, console: ConsoleServer) -> None:
+        async with working(app, "w1"):
+            await visitor.log_in()
+            token = {"X_CSRF_Token": await visitor.csrf()}
+            _, text, _ = await visitor.get("/programs?kind=app")
+            assert "not readable" in text
+            assert "No permissions" in text
+            assert (await visitor.get("/programs/app?name=shop"))[0] == 403
+            _, text, _ = await visitor.post("/programs/app/pause?name=shop", {"processor": "bill"}, **token)
+            assert "No permissions" in text
+
+    visit(tidelog_server, test)
+
+
+def test_the_rights_of_the_program_suffice(tidelog_server: Server) -> None:
+    rows = ("a worker, `tidelog app`", "its dead letters")
+    with granted(tidelog_server, *rows, A="shop", T="orders") as user:
+        app, orders = shop(user.url)
+
+        async def test(visitor: Visitor, console: ConsoleServer) -> None:
+            async with working(app, "w1"):
+                await orders.send(Order(1))
+                await visitor.log_in("limited", "secret")
+                token = {"X_CSRF_Token": await visitor.csrf()}
+                denied = len(user.denied())  # of the overview
+                await until(lambda: _running(visitor))
+                for action in ("pause", "resume", "preview"):
+                    form = {"processor": "bill", "to": "latest", "force": "yes"}
+                    text = (await visitor.post(f"/programs/app/{action}?name=shop", form, **token))[1]
+                    assert "permission" not in text.lower()
+                assert len(user.denied()) == denied
+                await orders.close()
+
+        visit(tidelog_server, test)
+
+
+async def _running(visitor: Visitor) -> bool:
+    return ">running<" in (await visitor.get("/programs/app?name=shop"))[1]
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleBench]:
+    with benched(tmp_path_factory.mktemp("console")) as bench:
+        app, orders = shop(bench.server.url)
+        stack = AsyncExitStack()
+
+        async def start() -> None:
+            await stack.enter_async_context(working(app, "w1"))
+            await orders.send_many([Order(1), Order(-2)])
+
+        async def stop() -> None:
+            await orders.close()
+            await stack.aclose()
+
+        bench.run(start())
+        yield bench
+        bench.run(stop())
+
+
+def test_in_a_browser(bench: ConsoleBench) -> None:
+    live = "document.querySelector('#live')?.dataset.state === 'live'"
+
+    async def test() -> None:
+        page = await bench.log_in(path="/")
+        await page.press("g")
+        await page.press("p")
+        await page.until(f"location.pathname === '/programs' && {live}")
+        await bench.inspect("/programs", "/programs/app?name=shop", ready=live)
+        await page.until("document.querySelector('#part-processor-bill').textContent.includes('running')")
+        await page.click("details.operate summary")
+        await page.click("details form button")
+        await page.until("document.querySelector('[id^=result]').textContent.includes('all partitions paused')")
+        await page.until("document.querySelector('#part-processor-bill .state.wait')?.textContent === 'paused'")
+        await page.click("details form button + button")
+        await page.until("document.querySelector('#part-processor-bill .state.good')?.textContent === 'running'")
+        await page.fill("details [name=to]", "earliest")
+        await page.click("details [name=force]")
+        await page.click("details form:nth-of-type(2) button")
+        await page.until("document.querySelector('details .danger')?.textContent.includes('Reset bill to earliest')")
+        await page.click("details .danger")
+        await page.until("document.querySelector('details').textContent.includes('2 partitions reset to earliest')")
+        assert await page.run("document.querySelectorAll('main img, main script').length") == 0
+        await page.go(f"{bench.console.url}/programs")
+        await page.fill("#open-name", "shop")
+        await page.press("Enter")
+        await page.until("location.pathname === '/programs/app'")
+
+    bench.run(test())
+    bench.check()
+
+
+def test_the_first_paint_is_fast(bench: ConsoleBench) -> None:
+    async def test() -> list[float]:
+        page = await bench.log_in(path="/")
+        found = []
+        for path in ("/programs", "/programs/app?name=shop", "/deadletters"):
+            times = []
+            for _ in range(3):
+                await page.go(bench.console.url + path)
+                times.append(await page.until("performance.getEntriesByName('first-contentful-paint')[0]?.startTime"))
+            found.append(min(times))
+        return found
+
+    paints = bench.run(test())
+    assert max(paints) < 200, paints
+    bench.check()

@@ -1,0 +1,91 @@
+"""All programs of a server: apps, jobs, and flows, with their rates, their lag, and why they make no progress."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from time import monotonic
+from typing import Any, Final
+
+from aiohttp import web
+
+from tidelog.console import live
+from tidelog.console.apps import AppReader
+from tidelog.console.errors import PageError
+from tidelog.console.keynames import in_url
+from tidelog.console.pages.site import ConsoleSite, session_of
+from tidelog.console.programs import SHOWN, PolledCalls, ProgramList
+from tidelog.console.sessions import ConsoleSession
+
+EVERY: Final = 2.0  # s between two updates of a page
+SHARE: Final = 10  # of this many parts of the time, reading takes at most one
+KINDS: Final = {"app": "Apps"}  # titles
+
+
+def routes(site: ConsoleSite) -> Sequence[web.RouteDef]:
+    pages = ProgramPages(site)
+    return [
+        web.get("/programs", pages.show),
+        web.get("/programs/live", pages.follow),
+        web.get("/programs/open", pages.open),
+    ]
+
+
+def kinds_of(request: web.Request) -> tuple[str, ...]:
+    """Return the kinds that a page shows. Raises PageError."""
+    kind = request.query.get("kind", "")
+    if kind and kind not in KINDS:
+        raise PageError(400, f"kind must be one of {', '.join(KINDS)}.")
+    return (kind,) if kind else tuple(KINDS)
+
+
+async def pause(began: float) -> None:
+    """Wait for the next update. began: when reading for the last one began (monotonic)."""
+    await asyncio.sleep(max(EVERY, SHARE * (monotonic() - began)))
+
+
+class ProgramPages:
+    """The handlers."""
+
+    def __init__(self, site: ConsoleSite) -> None:
+        self._site = site
+
+    async def show(self, request: web.Request) -> web.Response:
+        """Show all programs, or those of one ``kind``."""
+        kinds = kinds_of(request)
+        lists = await ProgramListReader(session_of(request)).read(kinds)
+        return self._site.page(
+            request, "programs.html", kinds=KINDS, chosen=request.query.get("kind", ""), lists=lists, shown=SHOWN
+        )  # fmt: skip
+
+    async def follow(self, request: web.Request) -> web.StreamResponse:
+        session, kinds = session_of(request), kinds_of(request)
+        return await live.stream(request, self._site.sessions, session, self._events(session, kinds))
+
+    async def open(self, request: web.Request) -> web.Response:
+        """Open the page of the program ``name``."""
+        kind, name = request.query.get("kind", ""), request.query.get("name", "").strip()
+        if kind not in KINDS or not name:
+            raise PageError(400, "Enter the name of a program.")
+        raise web.HTTPSeeOther(f"/programs/{kind}?name={in_url(name)}")
+
+    async def _events(self, session: ConsoleSession, kinds: Sequence[str]) -> AsyncIterator[live.Event]:
+        reader, shown = ProgramListReader(session), ""
+        while True:
+            began = monotonic()
+            lists = await reader.read(kinds)
+            text = self._site.renderer.part("programs_lists.html", kinds=KINDS, lists=lists, shown=SHOWN)
+            yield "parts", {"lists": text} if text != shown else {}
+            shown = text
+            await pause(began)
+
+
+class ProgramListReader:
+    """Reads the lists of programs of one user."""
+
+    def __init__(self, session: ConsoleSession) -> None:
+        sender = PolledCalls(session.connection)
+        self._readers: dict[str, Any] = {"app": AppReader(sender)}
+
+    async def read(self, kinds: Sequence[str]) -> dict[str, ProgramList]:
+        return {kind: await self._readers[kind].rows() for kind in kinds}
