@@ -28,16 +28,16 @@ import redis
 from tidelog.backup import logstate, ranges
 from tidelog.backup.frames import LogPart
 from tidelog.backup.lagmonitor import LagMonitor
-from tidelog.backup.lock import RENEW, LockLostError, TargetLock
+from tidelog.backup.lock import LockLostError, TargetLock
 from tidelog.backup.logstate import LogState
 from tidelog.backup.logwriter import LogWriter
 from tidelog.backup.manifest import backups, load
 from tidelog.backup.recurring import RecurringBase
 from tidelog.backup.resume import ResumePoint, resume_point
 from tidelog.backup.retention import prune
-from tidelog.backup.source import BackupSource, BackupStoppedError, LogPosition
+from tidelog.backup.source import BackupSource, LogPosition
 from tidelog.backup.take import Report, take_base
-from tidelog.backup.targets import BackupError, target_at
+from tidelog.backup.targets import BackupError, BackupStoppedError, target_at
 from tidelog.operating.tables import size
 from tidelog.transport.backoff import Backoff, Delays
 
@@ -46,6 +46,7 @@ POLL: Final = 0.2  # seconds between two checks of whether the process must stop
 MARGIN: Final = 1.0  # seconds of the lag for the interval of the server (0.25 s), POLL, and the write
 SHORTEST: Final = 0.1  # seconds for which records are collected at least
 INTERVAL: Final = 0.3  # seconds: a little more than the interval in which a server sends its log
+STATE_EVERY: Final = 60.0  # seconds between two writes of the state file
 MOST_DRAINING: Final = 3.0  # seconds, after a signal
 MOST_LAST_ATTEMPTS: Final = 3  # to write the last chunk after a signal
 
@@ -83,7 +84,7 @@ class ContinuousBackup:
 
     def run(self) -> None:
         """Run until ``stop`` is set. Raises BackupError, or redis.RedisError if the first connection fails."""
-        with TargetLock(self._place) as lock:
+        with suppress(BackupStoppedError), TargetLock(self._place, self._say, self._stop.wait) as lock:
             self._lock = lock
             self._found = resume_point(self._place)
             while not self._stop.is_set():
@@ -191,7 +192,7 @@ class ContinuousBackup:
                     self._store(writer)
                     source.stored(writer.stored)
                 self.monitor.activity = "waiting for the log of the server"
-                self._renew(writer)
+                self._keep_state(writer)
                 self._recurring.check(self._lock)
             self._drain(source, writer)
         finally:
@@ -232,15 +233,14 @@ class ContinuousBackup:
         writer.write(self._place, self._lock.check)  # the target can be unmounted between the check and the write
         self.monitor.stored(writer.stored)
 
-    def _renew(self, writer: LogWriter) -> None:
-        """Renew the lock and the state file if that is due."""
-        if not self._state_at or time.monotonic() - self._state_at >= RENEW:
+    def _keep_state(self, writer: LogWriter) -> None:
+        """Write the state file if that is due."""
+        if not self._state_at or time.monotonic() - self._state_at >= STATE_EVERY:
             self._at_target(lambda: self._write_state(writer))
 
     def _write_state(self, writer: LogWriter) -> None:
         self.monitor.activity = f"waiting for a write to {self._place.shown}"
         self._lock.check()
-        self._lock.renew()
         ms = writer.known[0] if writer.known[1] == writer.stored else 0
         logstate.write(self._place, writer.log, LogState(writer.stored, ms, writer.previous))
         self._state_at = time.monotonic()

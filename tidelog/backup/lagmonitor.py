@@ -29,7 +29,7 @@ class LagMonitor:
         self._stored = 0  # log offset up to which the log is at the target
         self._since = 0.0  # the target was up to date; 0: the log is not followed yet
         self._reported = 0.0  # seconds in the last report; 0: the target is not known to be behind
-        self.activity = ""  # what the process waits for, for the report
+        self.activity = "waiting for the target"  # what the process waits for, for the report
 
     @property
     def behind(self) -> float:

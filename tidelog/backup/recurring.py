@@ -22,9 +22,9 @@ import redis
 
 from tidelog.backup.lock import TargetLock
 from tidelog.backup.retention import prune
-from tidelog.backup.source import BackupSource, BackupStoppedError
+from tidelog.backup.source import BackupSource
 from tidelog.backup.take import take_base
-from tidelog.backup.targets import BackupError, target_at
+from tidelog.backup.targets import BackupError, BackupStoppedError, target_at
 from tidelog.operating.tables import size
 
 RETRY: Final = 600.0  # seconds

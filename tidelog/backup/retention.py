@@ -35,7 +35,7 @@ def prune(place: BackupTarget, keep: int, lock: TargetLock, working: Callable[[]
     for file in place.names("chunks").keys() - needed:
         if working is not None:
             working()
-        lock.renew()
+        lock.confirm()
         place.remove(file)
     _prune_logs(place, left[0], lock)
     return len(gone)
@@ -51,7 +51,7 @@ def _prune_logs(place: BackupTarget, oldest: str, lock: TargetLock) -> None:
     for log in listed:
         unused = log.name not in first and log.name < oldest
         for chunk in log.chunks:
-            lock.renew()
+            lock.confirm()
             if unused or (log.name in first and chunk.end < first[log.name]):
                 place.remove(chunk.file)
         if unused:

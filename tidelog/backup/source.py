@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidelog.backup.frames import ALIVE, BATCH, LOG, MESSAGE, BackupFrame, BackupFrameDecoder, LogPart
-from tidelog.backup.targets import BackupError
+from tidelog.backup.targets import BackupError, BackupStoppedError
 from tidelog.client.client import Client
 
 NAME = "tidelog-backup"  # the name in CLIENT LIST
@@ -42,10 +42,6 @@ POINT = re.compile(r"([0-9a-f]{40}):(\d{1,18})", re.ASCII)  # in the reply to RE
 VERSION = re.compile(r"[!-~]{1,100}")
 PING = b"*1\r\n$4\r\nPING\r\n"
 PSYNC = b"*3\r\n$5\r\nPSYNC\r\n$1\r\n?\r\n$2\r\n-1\r\n"
-
-
-class BackupStoppedError(Exception):
-    """The process was asked to stop."""
 
 
 @dataclass(frozen=True, slots=True)

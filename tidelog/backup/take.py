@@ -37,12 +37,15 @@ class BackupResult:
     removed: int  # old backups
 
 
-def take(url: str, place: BackupTarget, keep: int | None, report: Report) -> BackupResult:
+def take(
+    url: str, place: BackupTarget, keep: int | None, report: Report, say: Callable[[str], None] | None = None
+) -> BackupResult:
     """Create a verified backup at ``place``, and then remove all but the newest ``keep``.
 
-    Raises BackupError, or redis.RedisError if the server is unreachable or refuses. There is no new backup then.
+    ``say``: called with a line if another writer's lock delays the backup. Raises BackupError, or redis.RedisError if
+    the server is unreachable or refuses. There is no new backup then.
     """
-    with TargetLock(place) as lock:
+    with TargetLock(place, say) as lock:
         began = datetime.now(UTC)
         with closing(BackupSource(url)) as source:
             manifest, new_bytes = take_base(source, url, began, place, lock, report)
@@ -103,7 +106,7 @@ class _Shelf:
 
     def put(self, chunk: bytes) -> Chunk:
         """Write a chunk unless it exists."""
-        self._lock.renew()
+        self._lock.confirm()
         digest = sha256(chunk).hexdigest()
         file = chunk_file(digest)
         if self._there.get(file) != len(chunk):
@@ -116,7 +119,7 @@ class _Shelf:
         self._place.settle()
         done, total = 0, sum(self.new.values())
         for file, size in self.new.items():
-            self._lock.renew()
+            self._lock.confirm()
             report("verifying", done, total)
             if sha256(self._place.read(file, size)).hexdigest() != file.rpartition("/")[2]:
                 raise BackupError(f"{self._place.shown}/{file}: what was read back is not what was written")

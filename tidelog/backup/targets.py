@@ -25,6 +25,10 @@ class BackupError(Exception):
     """A backup cannot be created, found, read, or restored. The text contains the remedy."""
 
 
+class BackupStoppedError(Exception):
+    """The process was asked to stop."""
+
+
 class BackupTarget(Protocol):
     """A target. ``shown`` is its name in messages."""
 

@@ -93,7 +93,7 @@ def backup(
         raise click.UsageError(f"{'--lag' if lag is not None else '--base-every'} needs --continuous")
     with _reporting(), reported(url), Progress() as progress:
         place = target_at(target)
-        taken = take.take(url, place, keep, progress.show_bytes)
+        taken = take.take(url, place, keep, progress.show_bytes, lambda text: echo(text, err=True))
         done = taken.manifest
         progress.end()
         echo(f"{place.shown}/{done.name}: {size(done.size)}, of which {size(taken.new_bytes)} are new, verified")
