@@ -116,9 +116,10 @@ class Page:
         """The color scheme of the system: ``light`` or ``dark``."""
         await self._call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
-    async def picture(self, path: Path) -> None:
-        """Write what the tab shows, from its top to its bottom, as PNG."""
+    async def picture(self, path: Path, height: int | None = None) -> None:
+        """Write what the tab shows, from its top to its bottom, or to ``height`` px, as PNG."""
         size = (await self._call("Page.getLayoutMetrics"))["cssContentSize"]
+        size["height"] = height or size["height"]
         found = await self._call(
             "Page.captureScreenshot", format="png", captureBeyondViewport=True, clip={**size, "scale": 1}
         )  # fmt: skip
