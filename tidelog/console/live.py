@@ -18,6 +18,7 @@ from aiohttp import web
 from tidelog.console.errors import PageError, SessionEndedError, UnavailableError
 from tidelog.console.security import HEADERS
 from tidelog.console.sessions import ConsoleSession, ConsoleSessions
+from tidelog.operating.httpaddress import endless
 
 STREAMS: Final = 20  # open streams of a session
 UNREAD: Final = 20.0  # s
@@ -39,6 +40,7 @@ async def stream(
     answer = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
     session.streams += 1
     try:
+        endless(request)
         await answer.prepare(request)
         await _write(answer, f"retry: {RETRY_MS}\n\n")
         try:

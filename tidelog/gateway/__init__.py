@@ -8,8 +8,11 @@ It is one process (``tidelog gateway``) that serves HTTP and uses RESP toward th
     entryjson    entries as JSON, and JSON as entries
     parameters   parameters of requests, each declared once
     users        users, each with connections that are authenticated as this user
+    frames       entries as server-sent events
+    tails        follows a stream for all its readers with one connection
     site         what requests share; one request; the declaration of a route
     reading      GET and HEAD: pages of entries
+    events       event streams of readers
     appending    POST: appends, exactly once if requested
     schemas      JSON schemas of bodies
     routes       the table of all routes

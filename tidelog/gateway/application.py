@@ -27,7 +27,7 @@ from tidelog.transport.cancellation import cancel_and_wait
 
 SHUTDOWN: Final = 5.0  # s that requests have to end
 HEADERS_WITHIN: Final = 10.0  # s for the headers of a request, for the first request from the connection on
-SWEPT: Final = 10.0  # s between two searches for unused connections
+SWEPT: Final = 5.0  # s between two searches for unused tails and users
 
 
 @dataclass(frozen=True)
@@ -90,16 +90,17 @@ class GatewayServer:
 
     async def stop(self) -> None:
         """End the event streams, which clients then open again, and wait up to SHUTDOWN for other requests."""
-        self.site.closing.set()
         await cancel_and_wait(self._sweeping)
         if self._address is not None:
             await self._address.stop()
+        self.site.close()
         await self._runner.cleanup()
         self._users.close()
 
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(SWEPT)
+            self.site.tails.sweep()
             self._users.sweep()
 
 

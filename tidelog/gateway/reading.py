@@ -35,16 +35,32 @@ async def head(call: GatewayCall) -> web.Response:
 
 
 async def read_page(call: GatewayCall, media: str) -> web.Response:
-    """Respond with a page of entries."""
+    """Respond with a page of entries. With ``wait``, wait for the first entry if there are none."""
     after = call.query.get("after", EARLIEST).after
+    if after is None:  # latest: the page begins with the entries that arrive from now on
+        batch: Batch = await call.user.read(calls.tread(call.key, "0", 0, with_info=True))
+        after = batch.info.last if batch.info is not None else StreamId(0, 0)
+    response = await _read(call, media, after, empty="wait" not in call.query)
+    if response is None:
+        site, user = call.site, call.user
+        with site.readers.taken(user.name), user.held(), site.tails.joined(user, call.key) as tail:
+            await tail.wait(after, call.query["wait"])
+        response = await _read(call, media, after, empty=True)
+    assert response is not None  # noqa: S101 - the page may be empty
+    return response
+
+
+async def _read(call: GatewayCall, media: str, after: StreamId, empty: bool) -> web.Response | None:
+    """Read a page and send it. Returns None if there are no entries, and an empty page is not wanted."""
     limit = call.query.get("limit", DEFAULT_ENTRIES)
     with call.site.memory.taken(call.user.name, PAGE):
-        if after is None:  # latest: the page is empty, and shows where to continue
-            found: Batch = await call.user.read(calls.tread(call.key, "0", 0, with_info=True))
-            after = found.info.last if found.info is not None else StreamId(0, 0)
-        else:
-            found = await call.user.read(calls.tread(call.key, after, limit, max_bytes=PAGE, with_info=True))
-        return page(call, media, found, after)
+        found: Batch = await call.user.read(calls.tread(call.key, after, limit, max_bytes=PAGE, with_info=True))
+        if not found and not empty:
+            return None
+        response = page(call, media, found, after)
+        await response.prepare(call.request)
+        await response.write_eof()
+        return response
 
 
 def page(call: GatewayCall, media: str, found: Batch, after: StreamId) -> web.Response:
@@ -52,7 +68,7 @@ def page(call: GatewayCall, media: str, found: Batch, after: StreamId) -> web.Re
     info = found.info or Span(None, StreamId(0, 0))
     following = found.last_id or after
     more = bool(found.entries) and following < info.last
-    headers = span_headers(info)
+    headers = {**call.site.headers(call.request), **span_headers(info)}
     if more:
         path = call.request.rel_url.raw_path
         limit = f"&limit={call.query['limit']}" if "limit" in call.query else ""

@@ -7,9 +7,10 @@ from typing import Final
 from aiohttp import web
 
 from tidelog.gateway.appending import IDEMPOTENCY, KEY_LENGTH, append
+from tidelog.gateway.events import follow
 from tidelog.gateway.limits import ENTRIES
-from tidelog.gateway.media import JSON, NDJSON, accepted
-from tidelog.gateway.parameters import AFTER, DURATION, INTEGER, LIMIT, MOST, Parameter, duration, number, size
+from tidelog.gateway.media import EVENTS, JSON, NDJSON, accepted
+from tidelog.gateway.parameters import AFTER, DURATION, INTEGER, LIMIT, MOST, WAIT, Parameter, duration, number, size
 from tidelog.gateway.reading import FIRST, LAST, LENGTH, head, read_page
 from tidelog.gateway.schemas import APPENDED, ENTRY_BODIES, PAGE_OBJECT
 from tidelog.gateway.site import Answer, GatewayCall, GatewayRoute
@@ -27,8 +28,8 @@ TRIMS: Final = (
 
 async def get_stream(call: GatewayCall) -> web.StreamResponse:
     """Respond to GET in the form that the client accepts."""
-    media = accepted(call.request.headers.get("Accept", ""), (JSON, NDJSON))
-    return await read_page(call, media)
+    media = accepted(call.request.headers.get("Accept", ""), (JSON, NDJSON, EVENTS))
+    return await follow(call) if media == EVENTS else await read_page(call, media)
 
 
 _SPAN: Final = f"`{LAST}` is the newest ID ever assigned, `{FIRST}` that of the oldest entry, if there is one."
@@ -37,8 +38,9 @@ ROUTES: Final[tuple[GatewayRoute, ...]] = (
     GatewayRoute(
         "GET", STREAM, get_stream, "Read entries.",
         {200: Answer(f"A page of entries. {_SPAN} `Link` with `rel=\"next\"` has the next page.", PAGE_OBJECT,
-                     (JSON, NDJSON))},
-        parameters=(AFTER, LIMIT),
+                     (JSON, NDJSON, EVENTS))},
+        parameters=(AFTER, LIMIT, WAIT),
+        headers={"Last-Event-ID": "With `text/event-stream`, entries after this ID. It takes precedence over `after`."},
     ),
     GatewayRoute(
         "HEAD", STREAM, head, "The first and the last ID.",

@@ -30,7 +30,6 @@ from tidelog.operating.httpaddress import handling
 log = logging.getLogger("tidelog.gateway")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE")
 
 
@@ -49,15 +48,10 @@ def guard(site: GatewaySite) -> Middleware:
             except Exception as error:  # noqa: BLE001 - every error becomes a response
                 response = refused(request, error)
             if not response.prepared:
-                response.headers.update(headers_of(site, request))
+                response.headers.update(site.headers(request))
         return response
 
     return middleware
-
-
-def headers_of(site: GatewaySite, request: web.Request) -> dict[str, str]:
-    """Return the headers of all responses."""
-    return {**HEADERS, **(cors.headers_for(request, site.origins) if site.origins else {})}
 
 
 def handler_of(site: GatewaySite, route: GatewayRoute) -> Handler:

@@ -14,8 +14,11 @@ from tidelog.gateway.errors import ProblemError
 from tidelog.gateway.limits import GROUP_READERS, MEMORY, STREAMS, UseLimit
 from tidelog.gateway.media import JSON
 from tidelog.gateway.parameters import Parameter, name_in_path
+from tidelog.gateway.tails import StreamTails
 from tidelog.gateway.users import GatewayUser, GatewayUsers
+from tidelog.operating import cors
 
+HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 BODY_WITHIN: Final = 30.0  # s for the body of a request
 
 
@@ -32,8 +35,17 @@ class GatewaySite:
         self.memory = UseLimit("bytes of bodies and pages in flight", MEMORY, MEMORY // 2)
         self.readers = UseLimit("open event streams", readers, user_readers)
         self.group_readers = UseLimit("open readers of groups", GROUP_READERS, GROUP_READERS // 2)
-        self.streams = UseLimit("streams that are followed", STREAMS, STREAMS)
-        self.closing = asyncio.Event()  # the gateway is shutting down
+        self.tails = StreamTails(UseLimit("streams that are followed", STREAMS, STREAMS))
+        self.closing = False  # the gateway is shutting down
+
+    def headers(self, request: web.Request) -> dict[str, str]:
+        """Return the headers of all responses."""
+        return {**HEADERS, **(cors.headers_for(request, self.origins) if self.origins else {})}
+
+    def close(self) -> None:
+        """End the event streams. Their clients open them again."""
+        self.closing = True
+        self.tails.close()
 
 
 @dataclass

@@ -49,7 +49,9 @@ class HttpLimits:
 class HttpConnection(web.RequestHandler):
     """A connection of an address. The handler of its requests calls ``begin`` and ``ended``, see ``handling``."""
 
-    __slots__ = ("_address", "_begun", "_counted", "_done", "_ended", "_heading", "_lost", "_unread", "made")
+    __slots__ = (
+        "_address", "_begun", "_counted", "_done", "_ended", "_endless", "_heading", "_lost", "_unread", "made",
+    )  # fmt: skip
 
     def __init__(self, server: web.Server, address: HttpAddress, *, counted: bool = False) -> None:
         """counted: the address has already counted and admitted the connection."""
@@ -63,6 +65,7 @@ class HttpConnection(web.RequestHandler):
         self.made = False
         self._lost = False
         self._counted = counted
+        self._endless = False  # the response does not end by itself
         self._ended = False  # the peer has half-closed the connection, and waits for the response
         self._heading: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
@@ -73,6 +76,10 @@ class HttpConnection(web.RequestHandler):
         self._begun = True
         _cancel(self._heading)
         self._heading = None
+
+    def endless(self) -> None:
+        """Record that the response does not end by itself. A peer that half-closes the connection has then gone."""
+        self._endless = True
 
     def ended(self) -> None:
         """Record that the response is written, though the peer may not have read all of it."""
@@ -98,7 +105,7 @@ class HttpConnection(web.RequestHandler):
 
     def eof_received(self) -> bool:  # type: ignore[override] # the type of asyncio.Protocol; aiohttp's is narrower
         """Keep the connection open for the response if the peer half-closes it after a whole request."""
-        if self._upgraded or self.ssl_context is not None or self._half():
+        if self._upgraded or self.ssl_context is not None or self._endless or self._half():
             return False
         self._ended = self._done < self._request_count
         if self._ended:
@@ -235,6 +242,13 @@ class HttpAddress:
             if not connection.made:
                 self.leave()
                 peer.close()
+
+
+def endless(request: web.BaseRequest) -> None:
+    """Mark a request whose response does not end by itself, such as a stream of events."""
+    connection = request.protocol
+    if isinstance(connection, HttpConnection):
+        connection.endless()
 
 
 @contextlib.contextmanager

@@ -6,17 +6,21 @@ import asyncio
 import base64
 import json
 import threading
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 from yarl import URL
 
+from tests.waiting import PATIENCE
 from tidelog.gateway.application import GatewayOptions, GatewayServer
 from tidelog.testing import Server
 from tidelog.transport.access import Access
 
+NEVER = aiohttp.ClientTimeout(total=None)
 PASSWORD = "a password"
 ALL = ("~*", "&*", "+@all")
 
@@ -116,3 +120,81 @@ def visit(
             await test(Caller(session, gateway.url), gateway)
 
     asyncio.run(main())
+
+
+@dataclass
+class Event:
+    """A server-sent event."""
+
+    name: str
+    data: Any
+    id: str
+
+
+class Events:
+    """A client of an event stream, which reads as the standard says. ``position``: its Last-Event-ID."""
+
+    def __init__(self, caller: Caller, path: str, position: str = "") -> None:
+        self._caller = caller
+        self._path = path
+        self.position = position
+        self.retry = 0
+        self.comments: list[str] = []
+        self.answer: Any = None
+        self._rest = b""
+        self._lines_read: deque[bytes] = deque()
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Events]:
+        headers = {"Accept": "text/event-stream"}
+        if self._caller.user is not None:
+            headers["Authorization"] = self._caller.user
+        if self.position:
+            headers["Last-Event-ID"] = self.position
+        async with self._caller.session.get(self._caller.raw(self._path), headers=headers, timeout=NEVER) as answer:
+            assert answer.status == 200, await answer.text()
+            assert answer.content_type == "text/event-stream"
+            self.answer = answer
+            self._rest = b""
+            self._lines_read.clear()
+            yield self
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        name, data, position = "message", "", self.position
+        async for line in self._lines():
+            field, _, value = line.partition(": ")
+            if line.startswith(":"):
+                self.comments.append(line)
+            elif field == "id":
+                position = value
+            elif field == "event":
+                name = value
+            elif field == "data":
+                data += value
+            elif field == "retry":
+                self.retry = int(value)
+            elif not line:
+                self.position = position
+                if data:
+                    yield Event(name, json.loads(data), position)
+                name, data = "message", ""
+
+    async def _lines(self) -> AsyncIterator[str]:
+        while True:
+            while self._lines_read:
+                yield self._lines_read.popleft().decode()
+            part = await self.answer.content.readany()
+            if not part:
+                return
+            *lines, self._rest = (self._rest + part).split(b"\n")
+            self._lines_read.extend(lines)
+
+    async def take(self, number: int) -> list[Event]:
+        """Return the next events."""
+        found: list[Event] = []
+        async with asyncio.timeout(PATIENCE):
+            async for event in self:
+                found.append(event)
+                if len(found) == number:
+                    break
+        return found

@@ -28,7 +28,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
         shims = {
             "redis-cli": f'exec {shutil.which("redis-cli")} -p {server.port} "$@"',
             "curl": f'for word; do shift; set -- "$@" "$(echo "$word" | sed s/:9897/:{port}/)"; done\n'
-                    f'exec {shutil.which("curl")} --retry 9 --retry-connrefused "$@"',
+                    f'exec {shutil.which("curl")} "$@"',
             "tidelog": f'exec {sys.executable} -m tidelog.cli "$@"',
         }  # fmt: skip
         for name, command in shims.items():
