@@ -23,6 +23,7 @@ from vega_datasets import local_data
 
 sys.path.append(str(Path(__file__).parent.parent))
 
+from scripts.demo_keep import keep
 from scripts.demo_output import promise, say, sparkline, title, which_tidelog
 from tidelog import Client, Entry, StreamId
 from tidelog.cli.load import Loader, Row, read_rows
@@ -249,29 +250,6 @@ def picture(sampler: Sampler) -> str:
     return "".join("█" if slot in slots else "·" for slot in range(max(slots) - 39, max(slots) + 1))
 
 
-def keep(directory: Path, port: int) -> None:
-    """Start the server once more as a process that outlives the demo."""
-    command = [sys.executable, "-P", "-m", "_tidelog_server", "--port", str(port), "--dir", str(directory)]
-    log = directory.with_suffix(".log")
-    with log.open("w") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
-    with Client(f"redis://127.0.0.1:{port}") as client:
-        while True:
-            try:
-                client.redis.ping()
-                break
-            except redis.ConnectionError:
-                if process.poll() is not None:
-                    sys.exit(log.read_text())
-                time.sleep(0.05)
-    title("The server stays up (--keep). Try:")
-    say(f"redis-cli -p {port} TRANGE sf_temps - + COUNT 3")
-    say(f"redis-cli -p {port} TINFO machine")
-    say(f"{Path(sys.executable).parent}/tidelog info --url redis://127.0.0.1:{port}")
-    say("and when you are done:")
-    say(f"redis-cli -p {port} SHUTDOWN; rm -r {directory} {log}")
-
-
 def scenes(directory: Path) -> int:
     """Play all scenes on a server in this directory, and return its port."""
     title("1. A server on an empty directory")
@@ -297,7 +275,7 @@ def scenes(directory: Path) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--keep", action="store_true", help="leave the server up and say how to talk to it")
+    parser.add_argument("--keep", action="store_true", help="leave the server and a console running")
     parser.add_argument("--reader", help=argparse.SUPPRESS)
     parser.add_argument("--hangs-after", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--url", default="", help=argparse.SUPPRESS)
