@@ -10,15 +10,15 @@ import os
 import random
 import threading
 import time
+from collections.abc import Sequence
 
 import pytest
 
-from tests.replication.cluster import Node, assert_same, cluster, wait_until
+from tests.crash.storms import MINUTES, SETTINGS, CrashStorm, Work
+from tests.replication.cluster import Node, cluster, wait_until
 from tests.wire.rawclient import Raw
 
-MINUTES = float(os.environ.get("TIDELOG_LONG") or 0)
-NODE = 50  # entries
-SETTINGS = {"checkpoint_size": "1mb", "wal_size": "1mb", "stream_node_max_entries": NODE}
+NODE = int(SETTINGS["stream_node_max_entries"])
 PAD = "x" * 40
 WIRE = 110  # bytes of an entry in a reply, at most
 AGE = 1500  # ms
@@ -43,19 +43,20 @@ class Kept:
     def grouped(self) -> bool:
         return "GROUPS" in POLICIES[self.key]
 
-    def work(self, client: Raw, over: threading.Event) -> None:
+    def work(self, port: int, over: threading.Event) -> None:
         """Append, read and acknowledge until the server is gone."""
-        while not over.is_set():
-            many = self.chance.randrange(1, 40)
-            numbers = range(self.sent + 1, self.sent + many + 1)
-            self.sent += many
-            values = [word for number in numbers for word in (number, PAD)]
-            first, _ = client("TMAPPEND", self.key, "FIELDS", 2, "n", "pad", "VALUES", *values)
-            self.confirmed = self.sent
-            self.times.append((int(first.split(b".")[0]), self.sent))
-            del self.times[:-1000]
-            if self.grouped and self.chance.random() < 0.7:
-                self.acknowledge(client)
+        with Raw(port) as client:
+            while not over.is_set():
+                many = self.chance.randrange(1, 40)
+                numbers = range(self.sent + 1, self.sent + many + 1)
+                self.sent += many
+                values = [word for number in numbers for word in (number, PAD)]
+                first, _ = client("TMAPPEND", self.key, "FIELDS", 2, "n", "pad", "VALUES", *values)
+                self.confirmed = self.sent
+                self.times.append((int(first.split(b".")[0]), self.sent))
+                del self.times[:-1000]
+                if self.grouped and self.chance.random() < 0.7:
+                    self.acknowledge(client)
 
     def acknowledge(self, client: Raw) -> None:
         rows = client("TREAD", self.key, 0, self.chance.randrange(1, 60), "GROUP", "g", 0, "RETRY", 50, 0)
@@ -101,66 +102,33 @@ class Kept:
         return max(0, min(last - 20, unfinished - 1))
 
 
-class Storm:
-    """A leader, a replica, and the streams."""
+class RetentionStorm(CrashStorm):
+    """The streams, each with a client."""
 
     def __init__(self, leader: Node, replica: Node, seed: int) -> None:
-        self.leader = leader
-        self.replica = replica
-        self.chance = random.Random(seed)
+        super().__init__(leader, replica, seed)
         self.kept = [Kept(key, random.Random(seed + at)) for at, key in enumerate(POLICIES)]
-        self.failed: list[BaseException] = []
         for key, words in POLICIES.items():
             leader("TCFG", key, "RETAIN", *words.split())
 
-    def kill(self) -> int:
-        """Let the streams grow, kill one or both servers, start them again, and check. Returns the number of kills."""
-        what = self.chance.choice(("leader", "leader", "leader", "replica", "both"))
-        over = threading.Event()
-        threads = [threading.Thread(target=self.guarded, args=(kept, over)) for kept in self.kept]
-        for thread in threads:
-            thread.start()
-        time.sleep(self.chance.uniform(0.05, 0.7))  # the kill must come at a random time
-        if what != "leader":
-            self.replica.kill()
-        if what != "replica":
-            self.leader.kill()
-        over.set()
-        for thread in threads:
-            thread.join(30)
-            assert not thread.is_alive()
-        if self.failed:
-            raise self.failed[0]
-        if what != "replica":
-            self.leader.start()
+    def works(self) -> Sequence[Work]:
+        return [kept.work for kept in self.kept]
+
+    def check(self, event: str) -> None:
         with Raw(self.leader.port) as client:
             for kept in self.kept:
                 kept.check(client)
-        if what != "leader":
-            self.replica.start()
-        assert_same(self.leader, self.replica)
-        return 2 if what == "both" else 1
-
-    def guarded(self, kept: Kept, over: threading.Event) -> None:
-        try:
-            with Raw(self.leader.port) as client:
-                kept.work(client, over)
-        except (EOFError, OSError):
-            pass
-        except BaseException as error:  # noqa: BLE001 - handed to the test's thread
-            self.failed.append(error)
 
 
 def storm(kills: int, seed: int) -> None:
     with cluster() as made:
         leader, replica = made.pair(**SETTINGS)
-        running = Storm(leader, replica, seed)
-        done = 0
-        while done < kills:
-            done += running.kill()
+        running = RetentionStorm(leader, replica, seed)
+        while running.kills < kills:
+            running.turn()
         evicted = [leader("TINFO", key)[b"evicted"] for key in POLICIES]
         assert all(evicted) or (kills == 2 and any(evicted)), evicted
-        print(f"seed {seed}: {done} kills, evicted: {dict(zip(POLICIES, evicted, strict=True))}")
+        print(f"seed {seed}: {running.kills} kills, evicted: {dict(zip(POLICIES, evicted, strict=True))}")
 
 
 @pytest.mark.slow

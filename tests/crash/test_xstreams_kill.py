@@ -6,72 +6,36 @@ answered; what was deleted stays deleted; what was acknowledged is not pending; 
 
 from __future__ import annotations
 
-import os
 import random
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import pytest
 
+from tests.crash.storms import MINUTES, SETTINGS, CrashStorm, Work, new_seed
 from tests.crash.xledger import CONSUMERS, Crowd, Ledger
-from tests.replication.cluster import Node, assert_same, cluster
+from tests.replication.cluster import Node, cluster
 from tests.wire.rawclient import Raw
 
-MINUTES = float(os.environ.get("TIDELOG_LONG") or 0)
-SETTINGS = {"checkpoint_size": "1mb", "wal_size": "1mb", "stream_node_max_entries": 50}
 
+class XStorm(CrashStorm):
+    """The clients."""
 
-class Storm:
-    """A leader, a replica, and the clients."""
+    longest = 1.2
 
     def __init__(self, leader: Node, replica: Node, seed: int) -> None:
-        self.leader = leader
-        self.replica = replica
-        self.chance = random.Random(seed)
+        super().__init__(leader, replica, seed)
         self.ledgers = [Ledger(f"own{at}", random.Random(seed + at)) for at in range(3)]
         self.crowd = Crowd(random.Random(seed))
-        self.failed: list[BaseException] = []
         with Raw(leader.port) as client:
             assert client("XGROUP", "CREATE", Crowd.KEY, "g", 0, "MKSTREAM") == b"OK"
 
-    def turn(self) -> None:
-        """Let all work, kill one or both servers, start them again, and check."""
-        what = self.chance.choice(("leader", "leader", "leader", "replica", "both"))
-        over = threading.Event()
-        works: list[Callable[[int, threading.Event], None]] = [ledger.work for ledger in self.ledgers]
-        works += [self.crowd.produce, self.crowd.produce]
-        works += [partial(self.crowd.consume, name=name) for name in CONSUMERS[:2]]
-        threads = [threading.Thread(target=self.guarded, args=(work, over)) for work in works]
-        for thread in threads:
-            thread.start()
-        time.sleep(self.chance.uniform(0.05, 1.2))  # the crash must come at a random moment
-        if what != "leader":
-            self.replica.kill()
-        if what != "replica":
-            self.leader.kill()
-        over.set()
-        for thread in threads:
-            thread.join(30)
-            assert not thread.is_alive()
-        if self.failed:
-            raise self.failed[0]
-        self.leader.start()
-        self.check()
-        self.replica.start()
-        assert_same(self.leader, self.replica)
+    def works(self) -> Sequence[Work]:
+        consumers = [partial(self.crowd.consume, name=name) for name in CONSUMERS[:2]]
+        return [*(ledger.work for ledger in self.ledgers), self.crowd.produce, self.crowd.produce, *consumers]
 
-    def guarded(self, work: Callable[[int, threading.Event], None], over: threading.Event) -> None:
-        """Work until the server is gone."""
-        try:
-            work(self.leader.port, over)
-        except (EOFError, OSError):
-            pass
-        except BaseException as error:  # noqa: BLE001 - handed to the test's thread
-            self.failed.append(error)
-
-    def check(self) -> None:
+    def check(self, event: str) -> None:
         with Raw(self.leader.port) as client:
             for ledger in self.ledgers:
                 ledger.check(client)
@@ -79,15 +43,12 @@ class Storm:
 
 
 @pytest.fixture
-def storm() -> Iterator[Storm]:
-    fresh = 1 if os.environ.get("CI") else time.time_ns() % 1_000_000
-    seed = int(os.environ.get("TIDELOG_SEED") or fresh)
-    print(f"TIDELOG_SEED={seed}")  # pytest shows it where the test fails
+def storm() -> Iterator[XStorm]:
     with cluster() as made:
-        yield Storm(*made.pair(**SETTINGS), seed)
+        yield XStorm(*made.pair(**SETTINGS), new_seed())
 
 
-def test_a_short_storm(storm: Storm) -> None:
+def test_a_short_storm(storm: XStorm) -> None:
     for _ in range(6):
         storm.turn()
     assert min(ledger.steps for ledger in storm.ledgers) > 100, "hardly any work: the test shows too little"
@@ -97,10 +58,9 @@ def test_a_short_storm(storm: Storm) -> None:
 @pytest.mark.long
 @pytest.mark.skipif(not MINUTES, reason="for as long as TIDELOG_LONG says: scripts/test long")
 @pytest.mark.timeout(MINUTES * 60 + 300)
-def test_a_storm(storm: Storm) -> None:
-    began, turns = time.monotonic(), 0
+def test_a_storm(storm: XStorm) -> None:
+    began = time.monotonic()
     while time.monotonic() - began < MINUTES * 60:
         storm.turn()
-        turns += 1
     steps = sum(ledger.steps for ledger in storm.ledgers)
-    print(f"{turns} kills, {steps} commands with their replies, {len(storm.crowd.added)} entries of the crowd")
+    print(f"{storm.kills} kills, {steps} commands with their replies, {len(storm.crowd.added)} entries of the crowd")

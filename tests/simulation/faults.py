@@ -131,7 +131,7 @@ class Faults:
         member = self.any()
         process = member.process
         member.stop()
-        for _ in range(100):
+        for _ in range(400):
             await asyncio.sleep(0.05)
             if member.process is not process or member.ended:
                 break

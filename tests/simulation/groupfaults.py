@@ -136,7 +136,7 @@ class GroupFaults:
         member = self._any()
         process = member.process
         member.stop()
-        for _ in range(200):
+        for _ in range(400):
             await asyncio.sleep(0.05)
             if member.process is not process or member.ended:
                 break
