@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -111,7 +112,7 @@ def test_servers_can_read_the_boot_id(name: str) -> None:
     assert Unit(PACKAGING / "systemd" / name).service.get("ProcSubset", "all") == "all"
 
 
-@pytest.mark.parametrize("name", ["tidelog-worker@.service", "tidelog-flows@.service"])
+@pytest.mark.parametrize("name", ["tidelog-worker@.service", "tidelog-flows@.service", "tidelog-console.service"])
 def test_units_of_clients_use_options_that_exist(name: str) -> None:
     program, *words = Unit(PACKAGING / "systemd" / name).command
     assert program == f"{INSTALLED}/tidelog"
@@ -242,6 +243,23 @@ def test_a_client_as_process_1(words: list[str], key: bytes, tmp_path: Path, pee
             assert process.wait(60) == 0, (tmp_path / "log").read_text()
 
 
+def test_the_console_as_process_1(tmp_path: Path, peer: Server) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    command = [sys.executable, "-m", "tidelog.cli", "console", "--listen", address]
+
+    def serves() -> bool:
+        try:
+            with urllib.request.urlopen(f"http://{address}/login", timeout=20) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+    with first_process(command, tmp_path / "log", TIDELOG_URL=peer.url) as (pid, process):
+        eventually(serves, "the console does not answer")
+        os.kill(pid, signal.SIGTERM)
+        assert process.wait(30) == 0, (tmp_path / "log").read_text()
+
+
 def test_a_command_without_a_handler_as_process_1(tmp_path: Path, peer: Server) -> None:
     """The kernel discards signals to process 1 that have no handler."""
     command = [sys.executable, "-m", "tidelog.cli", "tail", "k"]
@@ -275,10 +293,11 @@ def test_the_services(tmp_path: Path) -> None:
         command = [*server_command(), *entry, *shlex.split(services[name]["command"]), "--test-config"]
         done = subprocess.run(command, env=server_environment(), capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout) == (0, "Configuration OK: port 6379, data in /data\n"), done.stderr
-    main.make_context("worker", shlex.split(services["worker"]["command"]))
+    for name in ("worker", "console"):
+        main.make_context(name, shlex.split(services[name]["command"]))
     assert (ROOT / "examples/workers_readings.py").exists()
     for service in services.values():
-        for volume in service["volumes"]:
+        for volume in service.get("volumes", ()):
             source = volume.split(":")[0]
             assert source in compose["volumes"] or (PACKAGING / source).is_dir()
     prometheus = yaml.safe_load((PACKAGING / "prometheus/prometheus.yml").read_text())
