@@ -7,7 +7,8 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -61,6 +62,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
         if COMPILED:
             pytest.skip("replaces what compiled code does not let be replaced: it runs interpreted only")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add the logs of the servers of ``tests.replication.cluster`` to the report of a test that failed."""
+    report = yield
+    clusters = sys.modules.get("tests.replication.cluster")
+    if report.failed and clusters is not None:
+        report.sections += [("servers", made.logs()) for made in clusters.Cluster.live if made.nodes]
+    return report
 
 
 class RedisServer:

@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, Final, TypeVar, cast
 
 import redis
 from redis.backoff import NoBackoff
@@ -32,6 +32,7 @@ from tidelog.testing import Server
 
 T = TypeVar("T")
 Word = bytes | str | int
+LOGGED: Final = 20  # lines of each server's log in the report of a failed test
 
 # Small and fast. Everything else is as it comes.
 FAST: dict[str, str | int] = {
@@ -91,6 +92,12 @@ class Node(Server):
         self.port = new_port()
         self.redis = connect(self.port)
         self.file = directory.with_suffix(".conf")
+        self.earlier: list[str] = []  # the end of its log before the last start
+
+    def start(self) -> None:
+        if not self.running:
+            self.earlier = self.output[-LOGGED:]
+        super().start()
 
     def __repr__(self) -> str:
         return f"Node({self.port})"
@@ -204,7 +211,10 @@ def assert_same(leader: Node, *replicas: Node) -> None:
 class Cluster:
     """Makes nodes and proxies; all are gone, with their data, when it is closed."""
 
+    live: ClassVar[list[Cluster]] = []
+
     def __init__(self, program: str = "tidelog") -> None:
+        Cluster.live.append(self)
         self.top = Path(tempfile.mkdtemp(prefix="tidelog-cluster-"))
         self.program = program
         self.nodes: list[Node] = []
@@ -257,7 +267,17 @@ class Cluster:
         self.proxies.append(Proxy(new_port(), port))
         return self.proxies[-1]
 
+    def logs(self) -> str:
+        """Return the last lines of all servers, and of those before their last start."""
+        parts: list[str] = []
+        for node in self.nodes:
+            state = "runs" if node.running else "does not run"
+            earlier = [*node.earlier, "  -- start --"] if node.earlier else []
+            parts.append("\n".join([f"{node} {state}:", *earlier, *node.output[-LOGGED:]]))
+        return "\n".join(parts)
+
     def close(self) -> None:
+        Cluster.live.remove(self)
         for proxy in self.proxies:
             proxy.close()
         for node in self.nodes:
@@ -271,6 +291,9 @@ def cluster(program: str = "tidelog") -> Iterator[Cluster]:
     made = Cluster(program)
     try:
         yield made
+    except Exception as error:
+        error.add_note(made.logs())
+        raise
     finally:
         made.close()
 
