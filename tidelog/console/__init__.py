@@ -20,6 +20,9 @@ It is one process (``tidelog console``) that serves HTML over HTTP and uses RESP
     eventedits   the fields of an event as a form
     groupsets    groups of the same name on several streams, and their resets
     topics       settings and partitions of topics
+    records      entries of topics as records
+    merged       the records of several partitions, merged by time
+    delayedentries  delayed entries of streams
     payloads     entries as text, JSON, hex, and code
     rendering    templates, and how they display numbers, sizes, times and bytes
     history      the samples of the plots: a bounded stream on the server

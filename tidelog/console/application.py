@@ -19,15 +19,18 @@ from tidelog.console.errors import ConsoleError
 from tidelog.console.pages import (
     deadletteredit,
     deadletters,
+    delayed,
     group,
     groupset,
     login,
     nextsteps,
     overview,
     programs,
+    retention,
     search,
     stream,
     streamlist,
+    topic,
     workers,
 )
 from tidelog.console.pages.nextsteps import NextSteps
@@ -55,6 +58,9 @@ PAGES: Final = (
     stream,
     search,
     group,
+    topic,
+    delayed,
+    retention,
     groupset,
     deadletters,
     deadletteredit,

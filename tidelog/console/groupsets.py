@@ -97,11 +97,13 @@ class GroupSets:
         self._connection = connection
         self._groups = StreamGroups(reader, connection)
 
-    async def page(self, keys: Sequence[bytes], words: bytes, order: str, start: int) -> GroupSetPage:
+    async def page(
+        self, keys: Sequence[bytes], words: bytes, order: str, start: int, most: int = LISTED
+    ) -> GroupSetPage:
         """Return a page of the groups whose names contain ``words``. order: one of ``groups.ORDERS``."""
         replies, problems, left_out = await self._rows(keys)
         found = await asyncio.to_thread(_by_name, replies, words, order)
-        size = max(FEWEST, min(LISTED, MEASURED // max(map(len, found), default=1)))
+        size = max(FEWEST, min(most, MEASURED // max(map(len, found), default=1)))
         start = min(start, max(0, len(found) - 1)) // size * size
         rows = list(map(_set, found[start : start + size]))
         await self._measure(rows)

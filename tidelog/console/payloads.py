@@ -39,7 +39,12 @@ def as_json(entry: Entry) -> str:
     """Return an entry as JSON. Values that are JSON themselves are nested; values that are not UTF-8 are in hex."""
     pairs = [(text(name), _value(value)) for name, value in entry.pairs]
     nested: Any = dict(pairs) if len(dict(pairs)) == len(pairs) else [[name, value] for name, value in pairs]
-    shown = json.dumps({"id": str(entry.id), "fields": nested}, indent=2, ensure_ascii=False)
+    return json_text({"id": str(entry.id), "fields": nested})
+
+
+def json_text(value: Any) -> str:
+    """Return a value as indented JSON, of which the end is left out if it is longer than LONG."""
+    shown = json.dumps(value, indent=2, ensure_ascii=False)
     return _ended(text(shown[:LONG]), len(shown))
 
 

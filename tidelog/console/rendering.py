@@ -38,6 +38,7 @@ class NavigationItem:
 NAVIGATION: Final = (
     NavigationItem("Overview", "/", "o"),
     NavigationItem("Streams", "/streams", "s"),
+    NavigationItem("Topics", "/topics", "t"),
     NavigationItem("Groups", "/groups", "g"),
     NavigationItem("Programs", "/programs", "p"),
     NavigationItem("Dead letters", "/deadletters", "d"),

@@ -9,6 +9,7 @@ Rule 3: the first SEARCHED bytes of each value are searched.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from time import monotonic
@@ -25,6 +26,7 @@ ENTRIES: Final = 250  # of a step, at most
 FIRST: Final = 10  # of the first step
 BYTES: Final = 1 << 20  # of a step, about: 1 to 2 ms of the event loop
 GROWTH: Final = 4  # of the number of entries from one step to the next, at most
+TURN: Final = 50  # entries after which other tasks run
 FOUND: Final = 100  # hits after which a search ends
 LONGEST: Final = 600.0  # s after which a search ends
 SEARCHED: Final = 1 << 20  # bytes of a value
@@ -100,6 +102,8 @@ async def search(
         last: StreamId | None = None
         for entry in entries:
             examined, last = examined + 1, entry.id
+            if examined % TURN == 0:
+                await asyncio.sleep(0)  # decoding a step of records can take 50 ms
             if matches(entry):
                 hits.append(entry)
                 if found + len(hits) == FOUND:

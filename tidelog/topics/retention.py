@@ -12,11 +12,13 @@ Rule 2: a topic that never had a limit sets nothing. Its partitions can have pol
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any, Final
 
 from tidelog.client import calls, strings
 from tidelog.client.entries import StreamPolicy
 from tidelog.client.steps import Steps
+from tidelog.coordination import documents
 from tidelog.topics.settings import Retention, TopicError, TopicSettings, key_of, read_settings
 from tidelog.transport.errors import is_temporary, message_of
 
@@ -30,6 +32,23 @@ def policy_of(kept: Retention) -> StreamPolicy | None:
     if not kept.limited:
         return None
     return StreamPolicy(kept.partition_size, kept.max_age_ms, groups=not kept.drops, exact=True)
+
+
+def change(name: str, kept: Retention) -> Steps[TopicSettings]:
+    """Replace the retention of a topic, and set the policies of its partitions. Returns the new settings.
+
+    Raises TopicError if there is no such topic, or as ``enforce`` does.
+    """
+
+    def edit(text: bytes | None) -> tuple[bytes, TopicSettings]:
+        if text is None:
+            raise TopicError(f"there is no topic {name!r}")
+        settings = replace(read_settings(name, text), retention=kept)
+        return settings.written(), settings
+
+    settings = yield from documents.change(key_of(name), edit)
+    yield from enforce(name, settings)
+    return settings
 
 
 def enforce(name: str, settings: TopicSettings) -> Steps[None]:

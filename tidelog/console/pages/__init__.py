@@ -7,6 +7,9 @@
     stream       one stream: browse, follow, append
     search       searches a range of a stream for a text
     group        the groups of a stream: lag, pending messages, reset, ack, nack, claim
+    topic        topics: settings, partitions, groups, records merged by time
+    delayed      delayed entries of a stream or a topic: list, cancel
+    retention    the retention of a stream or a topic: show, change with a preview
     groupset     groups by name over several streams: lag, pending messages, reset of all
     deadletters  dead letters: filter, read, replay
     deadletteredit  edit the event of a dead letter, preview the differences, and send it

@@ -10,11 +10,13 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from tidelog.client.entries import Entry
 from tidelog.console import live, payloads
 from tidelog.console.errors import PageError, UnavailableError
 from tidelog.console.keynames import in_url, key_of
 from tidelog.console.pages.site import ConsoleSite, session_of, values_hidden
 from tidelog.console.pages.stream import bound_of
+from tidelog.console.records import TopicDecoder
 from tidelog.console.search import EntryFilter, bounds, count, search
 from tidelog.console.sessions import ConsoleSession
 from tidelog.console.streams import StreamReader
@@ -71,12 +73,21 @@ class SearchPages:
         self, session: ConsoleSession, reader: StreamReader, key: bytes, within: tuple[str, str],
         matcher: EntryFilter, newest_first: bool, hidden: bool,
     ) -> AsyncIterator[live.Event]:  # fmt: skip
+        decoder = await TopicDecoder.of(session.connection, key)
+        short = decoder.short if decoder else payloads.short
+
+        def matches(entry: Entry) -> bool:
+            if matcher.matches(entry):
+                return True
+            record = decoder.searchable(entry) if decoder else None
+            return record is not None and matcher.matches(record)
+
         link = await session.connection.open_another()
         try:
             total = await count(reader, link, key, *within)
-            async for step in search(reader, link, key, *within, matcher.matches, newest_first):
+            async for step in search(reader, link, key, *within, matches, newest_first):
                 rows = self._site.renderer.part(
-                    "stream_rows.html", entries=step.hits, hidden=hidden, payloads=payloads, id_text=reader.id_text,
+                    "stream_rows.html", entries=step.hits, hidden=hidden, short=short, id_text=reader.id_text,
                     key_url=in_url(key),
                 )  # fmt: skip
                 event: dict[str, Any] = {

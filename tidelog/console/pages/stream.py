@@ -18,8 +18,10 @@ from tidelog.console.errors import PageError
 from tidelog.console.infotext import text
 from tidelog.console.keynames import in_url, key_of, query_bytes
 from tidelog.console.pages.site import ConsoleSite, refusal, session_of, values_hidden
+from tidelog.console.records import TopicDecoder
 from tidelog.console.sessions import ConsoleSession
 from tidelog.console.streams import StreamReader
+from tidelog.console.topics import policy_text
 from tidelog.transport.call import Call
 
 FOLLOWED: Final = 100  # new entries shown at once; older ones are counted
@@ -27,7 +29,7 @@ FOLLOW_EVERY: Final = 0.5  # s
 SHORTEST: Final = 60_000  # ms that the plot of entries over time shows, at least
 SPAN_DIGITS: Final = 12  # of ``span``, at most
 FORM_FIELDS: Final = 100  # fields of an entry that is appended in a form
-VIEWS: Final = ("fields", "json", "hex", "compare", "code")
+VIEWS: Final = ("record", "fields", "json", "hex", "compare", "code")
 
 
 def routes(site: ConsoleSite) -> Sequence[web.RouteDef]:
@@ -81,21 +83,25 @@ class StreamPages:
         page = await reader.page(key, before, after)
         if not page.entries and info.length and after is None:  # before the first entry
             page = await reader.page(key, str(info.first))
+        decoder = await TopicDecoder.of(session_of(request).connection, key)
         return self._site.page(
-            request, "stream.html", key=key, info=info, page=page, at=at, problem=problem, **_shown(request, reader)
+            request, "stream.html", key=key, info=info, page=page, at=at, problem=problem,
+            policy_text=policy_text, **_shown(request, reader, decoder),
         )  # fmt: skip
 
     async def entry(self, request: web.Request) -> web.Response:
         """Return an entry for the dialog. ``view`` is one of VIEWS."""
         key, at = key_of(request), id_of(request, "id")
-        view = request.query.get("view", "fields")
-        if view not in VIEWS:
-            raise PageError(400, f"view must be one of {', '.join(VIEWS)}")
+        decoder = await TopicDecoder.of(session_of(request).connection, key)
+        view = request.query.get("view", "record" if decoder else "fields")
+        if view not in VIEWS or (view == "record" and decoder is None):
+            raise PageError(400, f"view must be one of {', '.join(VIEWS)}; record is for topics")
         reader = await StreamReader.of(session_of(request).connection)
         entry = await reader.entry(key, at)
         newer, older = await reader.neighbors(key, at)
-        values = _shown(request, reader) | {
-            "key": key, "entry": entry, "view": view, "newer": newer, "older": older, "payloads": payloads,
+        values = _shown(request, reader, decoder) | {
+            "record": decoder.decode(entry) if decoder and view == "record" else None, "key": key,
+            "entry": entry, "view": view, "newer": newer, "older": older, "payloads": payloads,
             "size": sum(map(len, entry.flat)), "commands": self._commands(key, entry, reader),
         }  # fmt: skip
         if view == "compare":
@@ -169,6 +175,8 @@ class StreamPages:
         self, session: ConsoleSession, key: bytes, after: StreamId, hidden: bool
     ) -> AsyncIterator[live.Event]:
         reader = await StreamReader.of(session.connection)
+        decoder = await TopicDecoder.of(session.connection, key)
+        short = decoder.short if decoder else payloads.short
         last = after
         while True:
             try:
@@ -179,7 +187,7 @@ class StreamPages:
             if entries:
                 last = entries[0].id
                 rows = self._site.renderer.part(
-                    "stream_rows.html", key=key, entries=entries, hidden=hidden, payloads=payloads,
+                    "stream_rows.html", key=key, entries=entries, hidden=hidden, short=short,
                     id_text=reader.id_text, key_url=in_url(key),
                 )  # fmt: skip
                 yield "entries", {"rows": rows, "skipped": skipped, "last": str(last)}
@@ -197,9 +205,9 @@ class StreamPages:
         }
 
 
-def _shown(request: web.Request, reader: StreamReader) -> dict[str, Any]:
+def _shown(request: web.Request, reader: StreamReader, decoder: TopicDecoder | None) -> dict[str, Any]:
     """Return the values that all templates of entries use."""
     return {
-        "hidden": values_hidden(request), "payloads": payloads, "id_text": reader.id_text, "tidelog": reader.tidelog,
-        "now": int(time() * 1000),
+        "decoder": decoder, "short": decoder.short if decoder else payloads.short, "hidden": values_hidden(request),
+        "id_text": reader.id_text, "tidelog": reader.tidelog, "now": int(time() * 1000),
     }  # fmt: skip
