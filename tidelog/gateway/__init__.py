@@ -13,6 +13,9 @@ It is one process (``tidelog gateway``) that serves HTTP and uses RESP toward th
     site         what requests share; one request; the declaration of a route
     reading      GET and HEAD: pages of entries
     events       event streams of readers
+    groups       readers of groups, acknowledgements
+    delayed      entries that join a stream later
+    retention    the retention policy of a stream
     appending    POST: appends, exactly once if requested
     schemas      JSON schemas of bodies
     routes       the table of all routes

@@ -16,13 +16,14 @@ from aiohttp import web
 
 from tidelog.client import calls
 from tidelog.client.entries import Batch, StreamId
+from tidelog.gateway.delayed import delays_of
 from tidelog.gateway.entryjson import Flat, read_json, read_lines
 from tidelog.gateway.errors import ProblemError, problem_of
 from tidelog.gateway.limits import BODY
 from tidelog.gateway.media import JSON, NDJSON, content_type
 from tidelog.gateway.site import GatewayCall, json_response
 from tidelog.gateway.users import result_of
-from tidelog.transport.call import Call, plain, queued
+from tidelog.transport.call import Call, plain, queued, read_one
 
 IDEMPOTENCY: Final = "Idempotency-Key"
 KEY_LENGTH: Final = 200
@@ -38,6 +39,9 @@ async def append(call: GatewayCall) -> web.Response:
         body = await call.body(BODY)
         entries = read_lines(body) if media == NDJSON else read_json(body)
         del body
+        if delayed := delays_of(call, entries, token):
+            tokens = await in_one_step(call, delayed, repeatable=token is not None)
+            return json_response({"tokens": tokens}, 202)
         trims = trims_of(call)
         if token is None:
             ids = await _append(call, entries, trims)
@@ -106,7 +110,7 @@ async def in_one_step(call: GatewayCall, commands: list[Call[Any]], repeatable: 
     for reply in found:
         if isinstance(reply, Exception):
             raise problem_of(reply)
-    return list(found)
+    return [read_one(command, reply) for command, reply in zip(commands, found, strict=True)]
 
 
 def _id_text(raw: Any) -> str:

@@ -64,6 +64,10 @@ class EventWriter:
         except TimeoutError:
             raise SlowReaderError from None
 
+    async def end(self) -> None:
+        """Ask the client to reconnect soon. Clients do so at different times."""
+        await self.write(retry(random.randint(RETRY_MS // 4, RETRY_MS)))
+
     def disconnect(self) -> None:
         """Disconnect a client that does not read. The reason is the last that it receives, if it reads again soon."""
         reason = b": disconnected: nothing was read for %d seconds; resume with Last-Event-ID\n\n" % UNREAD
@@ -117,7 +121,7 @@ async def _send(call: GatewayCall, tail: StreamTail, at: StreamId, writer: Event
             if tail.problem is None and not (tail.position is not None and tail.position > at):
                 await writer.write(KEEPALIVE)
     if call.site.closing:
-        await writer.write(retry(random.randint(RETRY_MS // 4, RETRY_MS)))
+        await writer.end()
     else:
         await writer.write(problem_event(tail.problem))
 

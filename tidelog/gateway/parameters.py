@@ -83,6 +83,18 @@ def name(text: str) -> bytes:
     return raw
 
 
+def text(text: str) -> str:
+    if len(text) > KEY_BYTES or not text.isprintable():
+        raise ValueError(f"must be at most {KEY_BYTES} printable characters")
+    return text
+
+
+def flag(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise ValueError(f"must be true or false: {excerpt(text)}")
+    return text == "true"
+
+
 MOST: Final = 2**53 - 1
 TEXT: Final = {"type": "string"}
 INTEGER: Final = {"type": "integer", "minimum": 0}

@@ -28,6 +28,31 @@ FLAG: Final[Schema] = {"type": "boolean"}
 ID: Final[Schema] = {"type": "string", "examples": ["1700000000000.0"]}
 _PAIR: Final = array(ref("Value"), minItems=2, maxItems=2)
 
+_LIMIT: Final = {"type": ["integer", "null"], "minimum": 0}
+
+IDS: Final = record(("ids",), ids=array(ID, minItems=1, maxItems=ENTRIES))
+ACKNOWLEDGED: Final = record(("acknowledged",), acknowledged=NUMBER)
+RETURNED: Final = record(("returned",), returned=NUMBER)
+EVICTED: Final = record(("evicted",), evicted=NUMBER)
+DELAYED: Final = record(("tokens",), tokens=array(TEXT))
+GROUPS: Final = record(
+    ("groups",),
+    groups=array(record(("group", "offset", "pending"), group=ref("Value"), offset=ID, pending=NUMBER, readers=NUMBER)),
+)
+DELAYED_PAGE: Final = record(
+    ("entries", "cursor"), cursor={"type": ["string", "null"]},
+    entries=array(record(("token", "at", "fields"), token=ref("Value"), at=TEXT, fields=ref("Fields"))),
+)  # fmt: skip
+RETENTION: Final = record(
+    maxcount=_LIMIT | {"description": "retain the newest entries, up to this number"},
+    maxage={"type": ["number", "string", "null"],
+            "description": "retain entries that are younger: seconds, or text such as 7d"},
+    maxbytes={"type": ["integer", "string", "null"],
+              "description": "retain the newest entries whose sizes add up to this, such as 10MB"},
+    groups=FLAG | {"description": "retain entries that a group has not read or acknowledged"},
+    limit=_LIMIT | {"description": "the number of entries up to which groups retains entries"},
+    exact=FLAG | {"description": "evict single entries, not only whole nodes"},
+)  # fmt: skip
 APPENDED: Final = record(("ids",), ids=array(ID))
 PAGE_OBJECT: Final = record(
     ("entries", "next", "more"), entries=array(ref("Entry")),

@@ -5,21 +5,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from aiohttp import web
 
 from tidelog.gateway.errors import ProblemError
 from tidelog.gateway.limits import GROUP_READERS, MEMORY, STREAMS, UseLimit
-from tidelog.gateway.media import JSON
+from tidelog.gateway.media import JSON, content_type
 from tidelog.gateway.parameters import Parameter, name_in_path
 from tidelog.gateway.tails import StreamTails
 from tidelog.gateway.users import GatewayUser, GatewayUsers
 from tidelog.operating import cors
+from tidelog.transport.asyncconnection import AsyncConnection
 
 HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+SMALL: Final = 128 << 10  # bytes of a body that has no entries
 BODY_WITHIN: Final = 30.0  # s for the body of a request
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 
 class GatewaySite:
@@ -36,6 +40,7 @@ class GatewaySite:
         self.readers = UseLimit("open event streams", readers, user_readers)
         self.group_readers = UseLimit("open readers of groups", GROUP_READERS, GROUP_READERS // 2)
         self.tails = StreamTails(UseLimit("streams that are followed", STREAMS, STREAMS))
+        self.waiting: set[AsyncConnection] = set()  # connections on which the server waits for entries of groups
         self.closing = False  # the gateway is shutting down
 
     def headers(self, request: web.Request) -> dict[str, str]:
@@ -46,6 +51,8 @@ class GatewaySite:
         """End the event streams. Their clients open them again."""
         self.closing = True
         self.tails.close()
+        for connection in list(self.waiting):
+            connection.close()
 
 
 @dataclass
@@ -72,10 +79,22 @@ class GatewayCall:
                     if size > most:
                         raise too_large(most)
                     parts.append(part)
+        except web.RequestPayloadError as error:
+            raise ProblemError(400, "incomplete-body", f"The body can't be read: {error}") from None
         except TimeoutError:
             text = f"The body was not complete after {BODY_WITHIN:g} seconds."
             raise ProblemError(408, "too-slow", text, {"Connection": "close"}) from None
         return b"".join(parts)
+
+    async def record(self, kind: type[S]) -> S:
+        """Return a small JSON body as a structure. Raises ProblemError."""
+        content_type(self.request.headers.get("Content-Type", ""), (JSON,))
+        self.body_size(SMALL)
+        try:
+            return msgspec.json.decode(await self.body(SMALL), type=kind)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            status = 422 if isinstance(error, msgspec.ValidationError) else 400
+            raise ProblemError(status, "invalid-body", f"the body: {error}") from None
 
     def body_size(self, most: int) -> int:
         """Return the memory that the body needs. Raises ProblemError if it will be too large."""
