@@ -43,7 +43,7 @@ HOT = [
     "resp/decode.py", "resp/exact.py", "resp/inline.py", "resp/reply.py",
     *modules("storage"),
     "commands/context.py", "commands/declare.py", "commands/grammar.py", "commands/parse.py", "commands/slicing.py",
-    "commands/session.py",
+    "commands/session.py", "commands/slots.py",
     "commands/admin/connection.py", "commands/keys/counters.py", "commands/keys/setoptions.py",
     "commands/keys/strings.py", *modules("commands/redis_streams"), *modules("commands/streams"),
     "persistence/backlog.py", "persistence/checkpoint.py", "persistence/log.py", "persistence/wal.py",

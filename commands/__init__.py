@@ -10,9 +10,11 @@ above its handler in the file of its subject, and name a new file in ``registry`
     grammar    the arguments of a command as a tree
     help       the HELP subcommands
     parse      numbers and IDs in arguments
+    refusals   subcommands of Redis that are refused with a remedy
     registry   imports all modules with commands, which fills the table
     session    the state of one client
     slicing    long commands, whose arguments are processed in slices; long arrays as replies
     slots      the hash slots of keys, and the servers that share them
     summaries  the first docstring lines of handlers, also of compiled ones
+    tips       command tips for cluster clients
 """

@@ -30,7 +30,9 @@ from commands.grammar import (
     shown_flag,
     token,
 )
+from commands.refusals import refusal
 from commands.summaries import summary_of
+from commands.tips import TIPS
 from resp import errors
 from resp.decode import Head
 from resp.errors import CommandError
@@ -203,7 +205,11 @@ class Command:
     def keys(self, argv: Sequence[bytes], real: bool = True) -> list[tuple[int, KeySpec]]:
         """Return the positions of the keys in argv, each with its spec. ``real``: without the names that only cluster
         clients treat as keys."""
-        found: list[tuple[int, KeySpec]] = []
+        return [(at, spec) for positions, spec in self.key_ranges(argv, real) for at in positions]
+
+    def key_ranges(self, argv: Sequence[bytes], real: bool = True) -> list[tuple[range, KeySpec]]:
+        """Return keys() as ranges of positions: a call may have a million keys."""
+        found: list[tuple[range, KeySpec]] = []
         specs = self.key_specs if self.key_spec_of is None else (self.key_specs[self.key_spec_of(argv)],)
         for spec in specs:
             if real and not spec.real:
@@ -211,9 +217,9 @@ class Command:
             if spec.keyword and self.key_after_token is not None:
                 at = self.key_after_token(argv)
                 if at:
-                    found += [(position, spec) for position in spec.span(at, argv)]
+                    found.append((spec.span(at, argv), spec))
             else:
-                found += [(at, spec) for at in spec.positions(argv)]
+                found.append((spec.positions(argv), spec))
         return found
 
     def limit(self, arguments: int) -> None:
@@ -351,6 +357,9 @@ def _no_subcommand(ctx: Context, argv: list[bytes]) -> Reply:
 
 def _unknown_subcommand(argv: Sequence[bytes]) -> CommandError:
     name = errors.show(argv[0]).upper()
+    refused = refusal(name, errors.show(argv[1], 128))
+    if refused:
+        return CommandError(refused)
     return CommandError(f"ERR unknown subcommand '{_printed(argv[1], 128)}'. Try {name} HELP.")
 
 
@@ -476,13 +485,13 @@ def _arg_docs(node: Arg, specs: dict[int, int]) -> dict[str, object]:
 
 
 def info_row(cmd: Command) -> list[object]:
-    """Return COMMAND INFO of one command as Python objects."""
+    """Return COMMAND INFO of one command as Python objects. Tuples are sets in RESP3."""
     return [
         cmd.called, cmd.arity, frozenset(cmd.flags), cmd.first, cmd.last, cmd.step,
         frozenset("@" + category for category in cmd.acl_categories),
-        [],  # tips, which only cluster clients use
-        [_spec_docs(spec) for spec in cmd.key_specs],
-        [info_row(sub) for _, sub in sorted(cmd.subcommands.items())],
+        TIPS.get(cmd.name, ()),
+        tuple([_spec_docs(spec) for spec in cmd.key_specs]),
+        [info_row(sub) for _, sub in sorted(cmd.subcommands.items())] or (),
     ]  # fmt: skip
 
 

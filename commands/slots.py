@@ -8,6 +8,7 @@ the same slot. ``binascii.crc_hqx`` is this CRC in C: a slot costs about half a 
 from __future__ import annotations
 
 from binascii import crc_hqx
+from collections.abc import Sequence
 from hashlib import sha1
 from typing import Final, NamedTuple
 
@@ -21,7 +22,9 @@ class ClusterNode(NamedTuple):
     """A server as CLUSTER NODES and related commands show it to one client."""
 
     id: str  # 40 hex digits
-    host: str  # never empty
+    address: str  # an IP address, or a host name; never empty
+    hostname: str  # the announced one; "": none
+    endpoint: str  # the one of both to which clients connect; never empty
     port: int  # the port for clients that connect like this one, with or without TLS
     leads: bool
     myself: bool
@@ -37,3 +40,28 @@ def slot_of(key: bytes) -> int:
         if end > start + 1:
             key = key[start + 1 : end]
     return crc_hqx(key, 0) % SLOTS
+
+
+def common_slot(keys: Sequence[bytes], slot: int = -1) -> int:
+    """Return the slot of the keys, of which there is at least one; -1 if they have different ones.
+
+    ``slot``: the slot that they must have; -1: any. Keys that begin with the hash tag of the first one have the same
+    slot. Comparing it takes a third of the time of computing the slot.
+    """
+    first = keys[0]
+    found = slot_of(first)
+    if slot not in (-1, found):
+        return -1
+    if len(keys) == 1:
+        return found
+    start = first.find(b"{")
+    end = first.find(b"}", start + 1) if start >= 0 else -1
+    if end > start + 1:
+        tag = first[: end + 1]
+        others = [key for key in keys if key[: end + 1] != tag]
+    else:
+        others = [key for key in keys if key != first]
+    for key in others:
+        if slot_of(key) != found:
+            return -1
+    return found

@@ -4,11 +4,12 @@ A member of a server group announces itself with ``REPLCONF capa group-<ID of th
 directory>,<ms since epoch>``. A member with another directory lacks data that it had before. The time shows the leader
 by how much the clocks differ.
 
-A replica with ``cluster-enabled yes`` announces itself with ``REPLCONF capa node-<ID>,<port>,<TLS port>,<host>``. A
-leader of an earlier version ignores it, as it does any capability. To the replicas that announced themselves, the
-leader sends MEMBERS frames. Their payload has a line for each server: the leader first, then the other online replicas.
+A replica with ``cluster-enabled yes`` announces itself with ``REPLCONF capa node-<ID>,<port>,<TLS
+port>,<host>[,<hostname>]``. A leader of an earlier version ignores it, as it does any capability. To the replicas that
+announced themselves, the leader sends MEMBERS frames. Their payload has a line for each server: the leader first, then
+the other online replicas.
 
-    <ID> <port> <TLS port> <host>
+    <ID> <port> <TLS port> <host>[ <hostname>]
 
 ``ID`` has 40 hex digits. A port is 0 if there is none. An empty host means the address at which the other end of the
 link is reached.
@@ -27,7 +28,7 @@ from replication.frames import LinkError
 CAPA = b"node-"
 GROUP_CAPA = b"group-"
 _GROUP_MEMBER = re.compile(rb"group-([0-9a-f]{40}),([0-9A-Za-z._:@-]{1,64}),([0-9a-f]{40}),(\d{1,15})", re.ASCII)
-_MEMBER = re.compile(r"([0-9a-f]{40})[, ](\d{1,5})[, ](\d{1,5})[, ](.*)", re.ASCII)
+_MEMBER = re.compile(r"([0-9a-f]{40})[, ](\d{1,5})[, ](\d{1,5})[, ]([^, ]*)(?:[, ](.+))?", re.ASCII)
 
 
 class ClusterMember(NamedTuple):
@@ -37,6 +38,12 @@ class ClusterMember(NamedTuple):
     port: int  # without TLS; 0: none
     tls_port: int  # 0: none
     host: str  # "": the address at which the other end of the link is reached
+    hostname: str = ""  # "": none
+
+    def fields(self, between: str) -> bytes:
+        """Return the text with which it is announced."""
+        words = [self.id, str(self.port), str(self.tls_port), self.host, *([self.hostname] if self.hostname else [])]
+        return between.join(words).encode("utf-8", "surrogateescape")
 
 
 class GroupAnnouncement(NamedTuple):
@@ -67,7 +74,7 @@ def derived_id(host: str, port: int) -> str:
 
 def capability(member: ClusterMember) -> bytes:
     """Return the capability with which a replica announces itself."""
-    return CAPA + f"{member.id},{member.port},{member.tls_port},{member.host}".encode("utf-8", "surrogateescape")
+    return CAPA + member.fields(",")
 
 
 def announced(value: bytes) -> ClusterMember | None:
@@ -79,16 +86,15 @@ def _parse(text: bytes) -> ClusterMember | None:
     found = _MEMBER.fullmatch(text.decode("utf-8", "surrogateescape"))
     if found is None:
         return None
-    name, port, tls_port, host = found.groups()
-    if int(port) > 65535 or int(tls_port) > 65535 or (host and not is_host(host)):
+    name, port, tls_port, host, hostname = found.groups("")
+    if int(port) > 65535 or int(tls_port) > 65535 or not all(is_host(each) for each in (host, hostname) if each):
         return None
-    return ClusterMember(name, int(port), int(tls_port), host)
+    return ClusterMember(name, int(port), int(tls_port), host, hostname)
 
 
 def encode(members: Sequence[ClusterMember]) -> bytes:
     """Return the payload of a MEMBERS frame."""
-    lines = [f"{member.id} {member.port} {member.tls_port} {member.host}" for member in members]
-    return "\n".join(lines).encode("utf-8", "surrogateescape")
+    return b"\n".join([member.fields(" ") for member in members])
 
 
 def decode(payload: bytes) -> list[ClusterMember]:

@@ -37,6 +37,8 @@ def _encoded(proto: int, value: object) -> bytes:
     """Encode the results of ``docs_tree`` and ``info_row``. redis-cli requires words in sets to be simple strings."""
     if isinstance(value, frozenset):
         return reply.set_reply(proto, [reply.simple(word.encode()) for word in sorted(value)])
+    if isinstance(value, tuple):
+        return reply.set_reply(proto, [_encoded(proto, x) for x in value])
     if isinstance(value, dict):
         return reply.map_reply(proto, [(reply.bulk(name.encode()), _encoded(proto, x)) for name, x in value.items()])
     if isinstance(value, list):

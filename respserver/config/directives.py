@@ -480,6 +480,11 @@ _OTHERS = (
     Directive("cluster-announce-ip", "host", "",
               "The address at which cluster clients reach this server; empty: `replica-announce-ip`, or the address at "
               "which this client or the leader reaches it."),
+    Directive("cluster-announce-hostname", "host", "",
+              "A host name of this server, which cluster clients receive in addition to its address; empty: none."),
+    Directive("cluster-preferred-endpoint-type", "enum", "ip",
+              "Whether clients connect to the address or to the host name of a server. A server without a host name is "
+              "listed with its address.", choices=("ip", "hostname")),
     Directive("cluster-announce-port", "integer", "0",
               "The port at which cluster clients reach this server; 0: the port on which it listens.", high=65535),
     Directive("cluster-announce-tls-port", "integer", "0",

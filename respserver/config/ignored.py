@@ -73,8 +73,8 @@ _GROUPS: tuple[tuple[str, str], ...] = (
     (
         "there is no cluster bus, and one leader has all slots",
         """cluster-config-file=nodes.conf cluster-node-timeout=15000 cluster-port=0
-        cluster-announce-bus-port=0 cluster-announce-hostname=
-        cluster-announce-human-nodename= cluster-preferred-endpoint-type=ip cluster-migration-barrier=1
+        cluster-announce-bus-port=0
+        cluster-announce-human-nodename= cluster-migration-barrier=1
         cluster-allow-replica-migration=yes cluster-require-full-coverage=yes cluster-allow-reads-when-down=no
         cluster-allow-pubsubshard-when-down=yes cluster-replica-validity-factor=10
         cluster-slave-validity-factor=10 cluster-replica-no-failover=no cluster-slave-no-failover=no

@@ -138,6 +138,8 @@ class Values:
     # clusters
     cluster_enabled: bool
     cluster_announce_ip: str  # "": replica_announce_ip, or the address at which others reach this server
+    cluster_announce_hostname: str  # "": none
+    cluster_preferred_endpoint_type: str  # ip or hostname
     cluster_announce_port: int  # 0: the port on which this server listens
     cluster_announce_tls_port: int  # 0: the port for TLS on which this server listens
 

@@ -37,6 +37,7 @@ from respserver.clients.notifications import Notifications
 from respserver.execution.blocking import Blocking
 from respserver.execution.checks import Checks
 from respserver.execution.faults import Failures
+from respserver.execution.redirects import in_slices, is_long, one_slot
 from respserver.execution.slices import Slicing
 from respserver.execution.transactions import Transactions
 from respserver.runtime.clock import Clock
@@ -201,7 +202,7 @@ class Dispatcher:
                 command is not None
                 and command.hot_least <= len(argv) <= command.hot_most
                 and conn.session.plain
-                and not (self._slotted and command.several_keys)
+                and not (self._slotted and command.several_keys and not one_slot(conn.session, command, argv))
                 and (not self._gates.closed or (self._gates.reads_pass and not command.write))
             ):
                 if at + 1 < len(calls):
@@ -251,7 +252,8 @@ class Dispatcher:
         self, conn: Connection, command: Command, argv: list[bytes], following: list[bytes], calls: list[Call], at: int
     ) -> Reply:
         """Call a command of a plain client whose next call is the same command."""
-        if command.batch is not None and at >= self._alone and _similar(argv, following):
+        slotted = self._slotted and command.several_keys  # a batch may have other keys than the first call
+        if command.batch is not None and at >= self._alone and not slotted and _similar(argv, following):
             answer = self._call_batch(command, argv, calls, at)
             if answer is not None:
                 return answer
@@ -266,6 +268,7 @@ class Dispatcher:
         """Call a brief command, and those after it of the same name, while all replies are short. A call that begins a
         batch is not included."""
         session, ctx, handler, name = conn.session, self._ctx, command.handler, argv[0]
+        slotted = self._slotted and command.several_keys
         ks, batches, total = ctx.ks, command.batch is not None, len(calls)
         replies: list[bytes] = []
         size, i, stop = 0, at, min(total, at + BRIEF_AT_ONCE)
@@ -293,6 +296,8 @@ class Dispatcher:
                 break
             argv = call
             if argv[0] != name or not command.hot_least <= len(argv) <= command.hot_most:
+                break
+            if slotted and not one_slot(session, command, argv):
                 break
             if batches and self._alone <= i < total - 1:
                 following = calls[i + 1]
@@ -400,7 +405,10 @@ class Dispatcher:
             return reply.QUEUED
         answer: Reply | None = None
         try:
-            answer = command.handler(self._ctx, argv)
+            if self._slotted and command.several_keys and is_long(session, argv):
+                answer = in_slices(command, argv)
+            else:
+                answer = command.handler(self._ctx, argv)
         except Exception:
             command.calls += 1
             command.failed += 1

@@ -4,54 +4,125 @@ Rule 1: as in Redis, the keys of a transaction have the same slot, too.
 Rule 2: a client that sent CLIENT MULTISLOT ON may use keys of different slots, because the leader has all of them.
 Rule 3: a replica serves calls with keys that change nothing to clients that sent READONLY. As it does not forward
 messages to its leader, SPUBLISH is always redirected, unlike in Redis.
+Rule 4: the keys of a long call are compared in slices, before it runs. A million keys take 130 ms, interpreted. In a
+transaction there are no slices.
+
+Here the server decides which calls it serves. It has all slots or none, and slots are not moved, so CROSSSLOT, MOVED
+and CLUSTERDOWN are the only answers. ASK and TRYAGAIN, for a slot that is being moved, would be decided here, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Final
 
-from commands.context import ClusterPart, Context
+from commands.context import Await, Block, Chunks, ClusterPart, Context, Slices
 from commands.declare import Command, lookup
 from commands.session import Session
-from commands.slots import slot_of
+from commands.slots import common_slot, slot_of
 from resp import errors
 from resp.errors import CommandError
+
+LONG: Final = 10_000  # words; commands that can block have fewer keys
+_NONE: Final = -1  # no slot: the calls have no keys
+_AT_ONCE: Final = 2_000  # keys of a slice, which takes some hundred microseconds
 
 
 def check(ctx: Context, command: Command, session: Session, argv: list[bytes]) -> None:
     """Raise CommandError (CROSSSLOT, MOVED) if another server must run the call, or no server can. If the call is EXEC,
     the transaction is discarded then."""
     if "runs_queue" in command.traits:
-        calls = [(lookup(queued), queued) for queued in session.queued]
-    elif command.key_specs:
-        calls = [(command, argv)]
-    else:
-        return
-    keys = [call[at] for each, call in calls for at, _ in each.keys(call, real=False)]
-    if not keys:
-        return
-    try:
-        slot = slot_of(keys[0]) if session.multislot else common_slot(keys)
-        if ctx.ks.follower and not (session.readonly and not any(_for_leader(*each) for each in calls)):
-            raise moved(ctx.server.cluster, session, slot)
-    except CommandError:
-        if "runs_queue" in command.traits:
+        try:
+            _check_calls(ctx, session, [(lookup(queued), queued) for queued in session.queued])
+        except CommandError:
             session.end_transaction(ctx.ks)
-        raise
+            raise
+    elif command.key_specs:
+        _check_calls(ctx, session, [(command, argv)])
+
+
+def _check_calls(ctx: Context, session: Session, calls: list[tuple[Command, list[bytes]]]) -> None:
+    slot = _NONE
+    for command, argv in calls:
+        any_slots = session.multislot or is_long(session, argv)
+        slot = slot_of_call(command, argv, slot, any_slots)
+    if slot != _NONE and ctx.ks.follower and not (session.readonly and not any(_for_leader(*each) for each in calls)):
+        raise moved(ctx.server.cluster, session, slot)
+
+
+def slot_of_call(command: Command, argv: list[bytes], slot: int, multislot: bool) -> int:
+    """Return the slot of the keys of a call; without keys, ``slot``. Raises CommandError if the keys have different
+    slots, or another one than ``slot``, unless that is -1.
+
+    ``multislot``: keys of different slots are allowed; returns the slot of the first one.
+    """
+    for positions, _ in command.key_ranges(argv, real=False):
+        if not positions:
+            continue
+        if multislot:
+            return slot_of(argv[positions[0]]) if slot == _NONE else slot
+        slot = common_slot(argv[positions.start : positions.stop : positions.step], slot)
+        if slot == _NONE:
+            raise CommandError(errors.CROSS_SLOT)
+    return slot
+
+
+def is_long(session: Session, argv: list[bytes]) -> bool:
+    """Return whether the keys of a call are compared in slices (Rule 4)."""
+    return len(argv) > LONG and not session.multi and not session.multislot
+
+
+def in_slices(command: Command, argv: list[bytes]) -> Slices:
+    """Return the execution of a long call that has passed check(): its keys are compared first."""
+    ranges = [positions for positions, _ in command.key_ranges(argv, real=False) if positions]
+    keys = [key for positions in ranges for key in argv[positions.start : positions.stop : positions.step]]
+    slot, at = slot_of(keys[0]) if keys else _NONE, 0
+    running: Slices | None = None
+
+    def step(ctx: Context) -> bytes | Chunks | None:
+        nonlocal argv, at, running
+        if running is not None:
+            return running.step(ctx)
+        if at < len(keys):
+            if common_slot(keys[at : at + _AT_ONCE], slot) == _NONE:
+                raise CommandError(errors.CROSS_SLOT)
+            at += _AT_ONCE
+            return None
+        keys.clear()
+        answer = command.handler(ctx, argv)
+        argv = []  # the arguments are freed as the slices of the command proceed
+        if isinstance(answer, (Block, Await)):
+            raise TypeError(f"a call of {command.name} with more than {LONG} words blocks")
+        if isinstance(answer, Slices):
+            running = answer
+            return None
+        return answer
+
+    def close() -> None:
+        if running is not None:
+            running.close()
+
+    return Slices(step, command.changes(argv), close)
+
+
+def one_slot(session: Session, command: Command, argv: list[bytes]) -> bool:
+    """Return whether a leader can run a call of a command with several keys without check(). It is false for a long
+    call, whose keys are compared in slices."""
+    if session.multislot:
+        return True
+    if len(argv) > LONG:
+        return False
+    slot = _NONE
+    for positions, _ in command.key_ranges(argv, real=False):
+        if positions:
+            slot = common_slot(argv[positions.start : positions.stop : positions.step], slot)
+            if slot == _NONE:
+                return False
+    return True
 
 
 def _for_leader(command: Command, argv: list[bytes]) -> bool:
     """Return whether only the leader can run the call."""
     return command.changes(argv) or "reaches_replicas" in command.traits
-
-
-def common_slot(keys: Sequence[bytes]) -> int:
-    """Return the slot of the keys. Raises CommandError if they have different ones."""
-    slot = slot_of(keys[0])
-    for key in keys[1:]:
-        if slot_of(key) != slot:
-            raise CommandError(errors.CROSS_SLOT)
-    return slot
 
 
 def moved(cluster: ClusterPart, session: Session, slot: int) -> CommandError:

@@ -51,7 +51,7 @@ class Cluster(ServerPart):
         config = self._config
         return ClusterMember(
             self.id, config.cluster_announce_port or config.port, config.cluster_announce_tls_port or config.tls_port,
-            config.cluster_announce_ip or config.replica_announce_ip,
+            config.cluster_announce_ip or config.replica_announce_ip, config.cluster_announce_hostname,
         )  # fmt: skip
 
     def _for(self, session: Session) -> ClusterMember:
@@ -63,6 +63,11 @@ class Cluster(ServerPart):
         bound = [host.removeprefix("-") for host in config.bind]
         bound = [host for host in bound if host and host not in WILDCARDS]
         return me if me.host else me._replace(host=here.strip("[]") or (bound[0] if bound else LOOPBACK))
+
+    def _endpoint(self, member: ClusterMember) -> str:
+        """Return the host to which clients of this server connect (``cluster-preferred-endpoint-type``)."""
+        named = self._config.cluster_preferred_endpoint_type == "hostname"
+        return member.hostname if named and member.hostname else member.host
 
     def _leader(self) -> ClusterMember:
         """Return the leader that this server follows."""
@@ -102,8 +107,12 @@ class Cluster(ServerPart):
         def add(member: ClusterMember, leads: bool, online: bool, offset: int) -> None:
             port = member.tls_port or member.port if session.tls else member.port or member.tls_port
             found.setdefault(
-                member.id, ClusterNode(member.id, member.host, port, leads, member.id == self.id, online, offset)
-            )
+                member.id,
+                ClusterNode(
+                    member.id, member.host, member.hostname, self._endpoint(member), port, leads, member.id == self.id,
+                    online, offset,
+                ),
+            )  # fmt: skip
 
         if follower and self._config.replicaof:
             add(self._leader(), True, linked, offset)
@@ -119,7 +128,7 @@ class Cluster(ServerPart):
         if not self._config.replicaof:
             raise CommandError("CLUSTERDOWN The cluster is down")
         leader = self._leader()
-        return leader.host, leader.tls_port or leader.port if session.tls else leader.port or leader.tls_port
+        return self._endpoint(leader), leader.tls_port or leader.port if session.tls else leader.port or leader.tls_port
 
     # -- between the members ---------------------------------------------------------------------------------------
     def followed(self) -> None:

@@ -126,10 +126,10 @@ def test_counted_keys() -> None:
         assert [name for name, _ in find_keys(names, [b"demo", b"s", count, b"a", b"b", b"c"])] == found
     for count in (b"-1", b"x", b"", b"9" * 10):
         assert find_keys(names, [b"demo", b"s", count, b"a"]) == []
-    assert info_row(names)[8] == [{
+    assert info_row(names)[8] == ({
         "flags": {"RW"}, "begin_search": {"type": "index", "spec": {"index": 2}},
         "find_keys": {"type": "keynum", "spec": {"keynumidx": 0, "firstkey": 1, "keystep": 1}},
-    }]  # fmt: skip
+    },)  # fmt: skip
 
 
 def test_names_that_are_no_keys() -> None:

@@ -283,3 +283,28 @@ def test_announced_addresses_are_those_that_clients_get() -> None:
         for node in (leader, replica):
             wait_until(lambda node=node: sorted(_members(node).values()) == expected, "the announced addresses")  # type: ignore[misc]
         assert str(replica.say("GET", "k")) == f"MOVED {slot_of(b'k')} leader.example:7001"
+
+
+def test_announced_host_names_reach_all_members() -> None:
+    with cluster() as made:
+        leader = made.node(
+            cluster_enabled="yes", cluster_announce_hostname="leader.example",
+            cluster_preferred_endpoint_type="hostname",
+        )  # fmt: skip
+        replica = made.node(of=leader.port, cluster_enabled="yes", cluster_announce_hostname="replica.example")
+        unnamed = made.node(of=leader.port, cluster_enabled="yes", cluster_preferred_endpoint_type="hostname")
+        wait_until(lambda: in_sync(leader, replica, unnamed), "in sync")
+        expected = {
+            f"127.0.0.1:{leader.port}@0,leader.example", f"127.0.0.1:{replica.port}@0,replica.example",
+            f"127.0.0.1:{unnamed.port}@0",
+        }  # fmt: skip
+
+        def addresses(node: Node) -> set[str]:
+            return {line.split()[1] for line in node.say("CLUSTER", "NODES").decode().splitlines()}
+
+        for node in (leader, replica, unnamed):
+            wait_until(lambda node=node: addresses(node) == expected, "the host names")  # type: ignore[misc]
+        assert str(replica.say("GET", "k")) == f"MOVED {slot_of(b'k')} 127.0.0.1:{leader.port}"
+        assert str(unnamed.say("GET", "k")) == f"MOVED {slot_of(b'k')} leader.example:{leader.port}"
+        ((_, _, *listed),) = leader.say("CLUSTER", "SLOTS")
+        assert {member[0] for member in listed} == {b"leader.example", b"replica.example", b"127.0.0.1"}

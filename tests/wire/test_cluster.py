@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commands.declare import all_commands
-from commands.slots import slot_of
+from commands.declare import TABLE, all_commands, lookup
+from commands.refusals import REFUSED
+from commands.slots import common_slot, slot_of
+from resp.errors import CommandError
+from respserver.execution.redirects import in_slices, slot_of_call
 from tests.replication.cluster import new_port
 from tests.waiting import eventually
+from tests.wire.alike import Bytes
 from tests.wire.rawclient import Raw
 from tests.wire.test_differential_admin import transcript
 
@@ -144,6 +148,70 @@ def test_the_members_have_the_form_that_redis_gives_them(proto: int, emptied: An
     assert shards[0] == shards[1]
 
 
+@pytest.mark.parametrize("proto", [2, 3])
+@pytest.mark.parametrize("preferred", ["ip", "hostname"])
+def test_announced_names_as_in_redis(proto: int, preferred: str, emptied: Any, redis_cluster: int) -> None:
+    names = ["cluster-announce-ip", "cluster-announce-hostname", "cluster-preferred-endpoint-type"]
+    script = [["CLUSTER", word] for word in ("SLOTS", "SHARDS", "NODES")]
+    said = []
+    for port in (emptied.port, redis_cluster):
+        with Raw(port, proto) as raw:
+            for values in (["10.1.2.3", "a.example", preferred], ["10.1.2.3", "", "ip"], ["", "", "ip"]):
+                pairs = [word for pair in zip(names, values, strict=True) for word in pair]
+                assert raw("CONFIG", "SET", *pairs) == b"OK"
+                if values[0]:
+                    said.append([_form(raw(*words), port) for words in script])
+    assert str(said[0]).count("a.example") == {"ip": 3, "hostname": 4}[preferred]
+    for ours, theirs in ((said[0], said[2]), (said[1], said[3])):
+        for mine, its in zip(ours, theirs, strict=True):
+            assert [re.sub(r"(replication-offset', )\d+", r"\1N", str(each)) for each in (mine,)] == [
+                re.sub(r"(replication-offset', )\d+", r"\1N", str(its))
+            ]
+
+
+def test_what_only_a_bus_could_do_is_refused_with_a_remedy(emptied: Any, newer_redis: Any) -> None:
+    with Raw(emptied.port) as c, Raw(newer_redis.port) as real:
+        ((_, *_, subcommands),) = real("COMMAND", "INFO", "cluster")
+        known = set(TABLE[b"cluster"].subcommands)
+        for row in subcommands:
+            name = row[0].decode().partition("|")[2]
+            if name.encode() not in known:
+                for words in ([name], [name, "1", "x"]):
+                    assert c("CLUSTER", *words).startswith(f"ERR CLUSTER {name.upper()} is not supported: "), name
+        assert c("CLUSTER", "Failover") == (
+            "ERR CLUSTER FAILOVER is not supported: send FAILOVER to the leader, or run tidelog group failover"
+        )
+        assert c("CLUSTER", "NOPE") == "ERR unknown subcommand 'NOPE'. Try CLUSTER HELP."
+        assert [c("MULTI"), c("CLUSTER", "MEET")[:3], c("EXEC")[:9]] == [b"OK", "ERR", "EXECABORT"]
+    assert not {name.partition("|")[2].encode() for name in REFUSED} & known
+
+
+@pytest.mark.parametrize("proto", [2, 3])
+def test_tips_and_sets_of_command_info_as_in_redis(proto: int, emptied: Any, newer_redis: Any) -> None:
+    """Cluster clients decide by the tips on which servers they run a command, and how they join the replies."""
+
+    def tips(row: list[Any], found: dict[bytes, Any]) -> dict[bytes, Any]:
+        found[row[0]] = sorted(row[7])
+        for sub in row[9]:
+            tips(sub, found)
+        return found
+
+    ours, theirs = dict[bytes, Any](), dict[bytes, Any]()
+    for port, found in ((emptied.port, ours), (newer_redis.port, theirs)):
+        with Raw(port, proto) as raw:
+            for row in raw("COMMAND"):
+                tips(row, found)
+    assert ours[b"mget"] == [b"request_policy:multi_shard"]
+    shared = set(ours) & set(theirs)
+    assert {name: ours[name] for name in shared} == {name: theirs[name] for name in shared}
+    forms = []
+    for port in (emptied.port, newer_redis.port):
+        with closing(Bytes(port, proto)) as wire:
+            raw_bytes = [wire.ask("COMMAND", "INFO", name) for name in ("dbsize", "get", "mget", "xreadgroup")]
+        forms.append([line for line in b"".join(raw_bytes).split(b"\r\n") if line[:1] in b"*~%"])
+    assert forms[0] == forms[1]
+
+
 def _form(value: Any, port: int) -> Any:
     """A reply with everything replaced that differs from server to server: IDs, ports, the missing host of redis."""
     if isinstance(value, bytes):
@@ -187,6 +255,8 @@ def test_a_pipeline_of_several_slots_runs_and_its_crossing_calls_fail(emptied: A
     with Raw(emptied.port) as c:
         sets = [("SET", f"k{n}", "v") for n in range(50)]
         answers = c.pipeline(*sets, *[("MGET", "k1", "k2")] * 3, *[("GET", "k1")] * 3)
+        mixed = c.pipeline(*[("MGET", "k1", "k1"), ("MGET", "k1", "k2"), ("MGET", "k2", "k2")] * 3)
+    assert [isinstance(answer, list) for answer in mixed] == [True, False, True] * 3
     assert answers[:50] == [b"OK"] * 50
     assert {str(answer) for answer in answers[50:53]} == {"CROSSSLOT Keys in request don't hash to the same slot"}
     assert answers[53:] == [b"v"] * 3
@@ -201,6 +271,92 @@ def test_a_cluster_of_many_keys_counts_those_of_a_slot(emptied: Any) -> None:
         assert c("CLUSTER", "COUNTKEYSINSLOT", wanted) == len(expected)
         assert set(c("CLUSTER", "GETKEYSINSLOT", wanted, 1000)) == expected
         assert len(c("CLUSTER", "GETKEYSINSLOT", wanted, 1)) == 1
+
+
+def test_the_keys_of_long_calls_are_compared(emptied: Any) -> None:
+    """In slices; the commands run then, in slices or not, and their errors are the same."""
+    crossing = "CROSSSLOT Keys in request don't hash to the same slot"
+    many = [f"{{t}}{n}" for n in range(12_000)]
+    with Raw(emptied.port) as c:
+        assert c("MSET", *[word for name in many for word in (name, "v")]) == b"OK"
+        assert c("MGET", *many) == [b"v"] * len(many)
+        assert c("EXISTS", *many) == len(many)
+        for command in ("MGET", "DEL", "UNLINK", "EXISTS", "TOUCH"):
+            assert c(command, *many, "elsewhere") == crossing
+            assert c(command, "elsewhere", *many) == crossing
+        assert c("MSETNX", *[word for name in [*many, "elsewhere"] for word in (name, "w")]) == crossing
+        assert c("MSETNX", *[word for name in many for word in (name, "w")]) == 0
+        assert c("MSET", *many, "{t}odd") == "ERR wrong number of arguments for 'mset' command"
+        assert [c("MULTI"), c("DEL", *many, "elsewhere"), c("EXEC")[:9]] == [b"OK", crossing, "EXECABORT"]
+        assert [c("MULTI"), c("EXISTS", *many), c("EXEC")] == [b"OK", b"QUEUED", [len(many)]]
+        assert c.pipeline(("DEL", *many), ("DBSIZE",), ("MGET", *many)) == [len(many), 0, [None] * len(many)]
+        c("CLIENT", "MULTISLOT", "ON")
+        assert c("EXISTS", *many, "elsewhere") == 0
+
+
+def test_a_long_call_is_compared_in_many_steps() -> None:
+    """Other clients are served in between."""
+    argv = [b"EXISTS", *[b"{t}%d" % n for n in range(100_000)], b"elsewhere"]
+    slices = in_slices(lookup(argv), argv)
+    for _ in range(50):
+        assert slices.step(None) is None  # type: ignore[arg-type]
+    with pytest.raises(CommandError, match="CROSSSLOT"):
+        slices.step(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("words", "slots"),
+    [
+        (["XREAD", "COUNT", "1", "STREAMS", "a", "b", "0", "0"], 2),
+        (["XREADGROUP", "GROUP", "STREAMS", "c", "STREAMS", "a", "{a}b", ">", ">"], 1),
+        (["TREAD", "a", "0", "1", "GROUP", "DEADLETTER", "0", "RETRY", "1", "2", "DEADLETTER", "b"], 2),
+        (["TREAD", "a", "0", "1", "GROUP", "DEADLETTER", "0", "RETRY", "1", "2", "DEADLETTER", "{a}"], 1),
+        (["TWAIT", "1", "a", "0", "b", "0"], 2),
+        (["TWAIT", "1", "GROUP", "g", "a", "{a}b"], 1),
+        (["TSTAGE", "s", "1000", "a", "FIELDS", "1", "f", "VALUES", "v"], 2),
+        (["TPUBLISH", "f", "1", "CHECK", "f", "s"], 2),
+        (["TPUBLISH", "{s}f", "1", "CHECK", "f", "s"], 1),
+        (["TDELAY", "a", "IN", "10", "ID", "b", "f", "v"], 1),
+        (["TCFG", "a", "RETAIN", "COUNT", "1"], 1),
+        (["EVALSHA", "0" * 40, "2", "a", "b"], 2),
+        (["EVALSHA", "0" * 40, "1", "a", "b"], 1),
+        (["RENAME", "a", "b"], 2),
+        (["OBJECT", "ENCODING", "a"], 1),
+        (["XGROUP", "CREATE", "a", "g", "0"], 1),
+        (["MSETEX", "2", "a", "1", "b", "2", "EX", "9"], 2),
+        (["MSETEX", "1", "a", "1", "EX", "9"], 1),
+        (["SSUBSCRIBE", "a", "b"], 2),
+        (["DBSIZE"], 0),
+        (["KEYS", "a*b"], 0),
+        (["PUBLISH", "a", "b"], 0),
+        (["SUBSCRIBE", "a", "b"], 0),
+        (["SCAN", "0", "MATCH", "x"], 0),
+    ],
+)
+def test_slots_of_calls(words: list[str], slots: int) -> None:
+    """They follow from the declarations of the commands."""
+    argv = [word.encode() for word in words]
+    command = lookup(argv)
+    if slots == 2:
+        with pytest.raises(CommandError, match="CROSSSLOT"):
+            slot_of_call(command, argv, -1, False)
+    else:
+        assert slot_of_call(command, argv, -1, False) == (-1 if slots == 0 else slot_of(argv[command.keys(argv)[0][0]]))
+
+
+@pytest.mark.parametrize(
+    ("keys", "same"),
+    [
+        ([b"a", b"a"], True), ([b"a", b"b"], False), ([b"{a}", b"a"], True), ([b"{a}1", b"{a}2", b"x{a}"], True),
+        ([b"x{a}1", b"x{a}2{b}"], True), ([b"{}a", b"{}b"], False), ([b"{}a", b"{}a"], True), ([b"{a", b"{a}"], False),
+        ([b"foo{}{bar}", b"foo{}{bar}x"], False), ([b"{a}{b}", b"{b}"], False), ([b"a}{", b"a}{x}"], False),
+        ([b"", b""], True), ([b"x{a}1", b"x{a"], False),
+    ],
+)  # fmt: skip
+def test_common_slots(keys: list[bytes], same: bool) -> None:
+    assert common_slot(keys) == (slot_of(keys[0]) if same else -1)
+    assert same == (len({slot_of(key) for key in keys}) == 1)
+    assert common_slot(keys, (slot_of(keys[0]) + 1) % 16384) == -1
 
 
 @pytest.mark.parametrize(
@@ -224,6 +380,17 @@ def _crc16(data: bytes) -> int:
 def test_slots_of_any_key(key: bytes) -> None:
     found = re.search(rb"\A[^{]*\{([^}]+)\}", key, re.DOTALL)
     assert slot_of(key) == _crc16(found[1] if found else key) % 16384
+
+
+def test_the_keys_of_each_call_of_a_batch_count(emptied: Any) -> None:
+    """Reads of one stream that arrive together may have different dead-letter streams."""
+    read = ("TREAD", "a", "0", "1", "GROUP", "g", "0", "RETRY", "100", "9999", "MAXDELIVERIES", "2", "DEADLETTER")
+    with Raw(emptied.port) as c:
+        c("TAPPEND", "a", "f", "v")
+        answers = c.pipeline((*read, "{a}b"), (*read, "other"), (*read, "{a}c"))
+    assert [str(answer).split()[0] for answer in answers if not isinstance(answer, list)] == ["CROSSSLOT"]
+    assert isinstance(answers[0], list)
+    assert isinstance(answers[2], list)
 
 
 def test_every_command_with_several_keys_is_known_to_have_them() -> None:

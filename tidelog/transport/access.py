@@ -168,11 +168,6 @@ class Access:
         return bool(self.sentinels) or len(self.urls) > 1
 
     @property
-    def listed(self) -> bool:
-        """Whether several URLs name the members of one group of servers."""
-        return not self.sentinels and len(self.urls) > 1
-
-    @property
     def places(self) -> str:
         """The servers or Sentinels, for messages: without users and passwords."""
         if self.sentinels:

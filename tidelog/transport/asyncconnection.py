@@ -163,8 +163,7 @@ async def connect(access: Access, url: str, name: str) -> AsyncConnection:
             await loop.create_connection(lambda: made, address.host, address.port, ssl=tls)
         try:
             checked(await made.send(greeting(address, name)))
-            if access.listed:
-                await made.send([MULTISLOT])  # whatever the reply, see connection
+            await made.send([MULTISLOT])  # whatever the reply, see connection
         except BaseException:
             made.close()
             raise

@@ -72,8 +72,7 @@ class BlockingConnection:
             for call in greeting(address, name):
                 if self.ask(*call.args) != b"OK":
                     raise ConnectionError(f"{self.place} does not speak RESP")
-            if access.listed:
-                self.run(MULTISLOT)  # whatever the reply: an earlier version does not know it, and does not need it
+            self.run(MULTISLOT)  # whatever the reply: an earlier version does not know it, and does not need it
         except BaseException:
             self.close()
             raise
@@ -224,7 +223,8 @@ def _connect(access: Access, address: Address) -> socket.socket:
     return sock
 
 
-# Keys of different slots may be used together, because the leader has all slots. For servers with cluster-enabled.
+# Keys of different slots may be used together, because the leader has all slots. It has an effect on servers with
+# cluster-enabled; whether a server has it is known only after HELLO, which older servers do not have.
 MULTISLOT: Final = plain("CLIENT", "MULTISLOT", "ON")
 
 

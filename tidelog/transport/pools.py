@@ -62,10 +62,10 @@ def pool_options(where: str | Access, options: dict[str, Any], module: Any) -> d
         made["access"] = replace(access, retries=0)
         made["connection_class"] = _LEADERS[module, address.tls]
     elif address.path:
-        made |= {"path": address.path, "connection_class": module.UnixDomainSocketConnection}
+        made |= {"path": address.path, "connection_class": _UNIX[module]}
     else:
         made |= {"host": address.host, "port": address.port}
-        made["connection_class"] = module.SSLConnection if address.tls else module.Connection
+        made["connection_class"] = _SINGLE[module, address.tls]
     return made
 
 
@@ -94,7 +94,29 @@ def _leader(access: Access) -> Address:
         raise redis.ConnectionError(str(error)) from error
 
 
-class _ToLeader(redis.Connection):
+class _AnySlots(redis.connection.AbstractConnection):
+    """A connection whose commands may have keys of different slots."""
+
+    def on_connect_check_health(self, check_health: bool = True) -> None:
+        super().on_connect_check_health(check_health)
+        self.send_command(*MULTISLOT.args)  # type: ignore[no-untyped-call]
+        with suppress(redis.ResponseError):  # an earlier version does not know it, and does not need it
+            self.read_response()
+
+
+class _Tcp(_AnySlots, redis.Connection):
+    pass
+
+
+class _Tls(_AnySlots, redis.SSLConnection):
+    pass
+
+
+class _Unix(_AnySlots, redis.UnixDomainSocketConnection):
+    pass
+
+
+class _ToLeader(_Tcp):
     """A connection to the server that is the leader when the connection is opened."""
 
     def __init__(self, *, access: Access, **options: Any) -> None:
@@ -104,13 +126,6 @@ class _ToLeader(redis.Connection):
     def _connect(self) -> Any:
         _adopt(self, _leader(self._access))
         return super()._connect()  # type: ignore[no-untyped-call]
-
-    def on_connect_check_health(self, check_health: bool = True) -> None:
-        super().on_connect_check_health(check_health)
-        if self._access.listed:
-            self.send_command(*MULTISLOT.args)  # type: ignore[no-untyped-call]
-            with suppress(redis.ResponseError):  # an earlier version does not know it, and does not need it
-                self.read_response()
 
     def read_response(self, *args: Any, **options: Any) -> Any:
         try:
@@ -124,7 +139,29 @@ class _ToLeaderTls(_ToLeader, redis.SSLConnection):
     pass
 
 
-class _AsyncToLeader(redis.asyncio.Connection):
+class _AsyncAnySlots(redis.asyncio.connection.AbstractConnection):
+    """As ``_AnySlots``, for asyncio."""
+
+    async def on_connect_check_health(self, check_health: bool = True) -> None:
+        await super().on_connect_check_health(check_health)
+        await self.send_command(*MULTISLOT.args)
+        with suppress(redis.ResponseError):
+            await self.read_response()
+
+
+class _AsyncTcp(_AsyncAnySlots, redis.asyncio.Connection):
+    pass
+
+
+class _AsyncTls(_AsyncAnySlots, redis.asyncio.SSLConnection):
+    pass
+
+
+class _AsyncUnix(_AsyncAnySlots, redis.asyncio.UnixDomainSocketConnection):
+    pass
+
+
+class _AsyncToLeader(_AsyncTcp):
     """As ``_ToLeader``, for asyncio."""
 
     def __init__(self, *, access: Access, **options: Any) -> None:
@@ -134,13 +171,6 @@ class _AsyncToLeader(redis.asyncio.Connection):
     async def _connect(self) -> None:
         _adopt(self, await asyncio.to_thread(_leader, self._access))
         await super()._connect()  # type: ignore[no-untyped-call]
-
-    async def on_connect_check_health(self, check_health: bool = True) -> None:
-        await super().on_connect_check_health(check_health)
-        if self._access.listed:
-            await self.send_command(*MULTISLOT.args)
-            with suppress(redis.ResponseError):
-                await self.read_response()
 
     async def read_response(self, *args: Any, **options: Any) -> Any:
         try:
@@ -159,6 +189,10 @@ def _adopt(connection: Any, address: Address) -> None:
     connection.username, connection.password = address.username, address.password
 
 
+_SINGLE: Final[dict[tuple[Any, bool], type[Any]]] = {
+    (redis, False): _Tcp, (redis, True): _Tls, (redis.asyncio, False): _AsyncTcp, (redis.asyncio, True): _AsyncTls,
+}  # fmt: skip
+_UNIX: Final[dict[Any, type[Any]]] = {redis: _Unix, redis.asyncio: _AsyncUnix}
 _LEADERS: Final[dict[tuple[Any, bool], type[Any]]] = {
     (redis, False): _ToLeader, (redis, True): _ToLeaderTls, (redis.asyncio, False): _AsyncToLeader,
     (redis.asyncio, True): _AsyncToLeaderTls,

@@ -87,4 +87,4 @@ def test_names_for_messages_do_not_count_in_comparisons_and_it_can_be_pickled() 
 )
 def test_several_hosts_in_one_url(text: str, urls: list[str]) -> None:
     assert list(Access.of(text).urls) == urls
-    assert Access.of(text).listed is (len(urls) > 1)
+    assert Access.of(text).movable is (len(urls) > 1)

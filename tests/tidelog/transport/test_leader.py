@@ -50,7 +50,7 @@ class Answers:
             peer, _ = self.listener.accept()
             self.connections += 1
             with peer:
-                for reply in [b"+OK\r\n", *replies]:  # the first for CLIENT SETNAME
+                for reply in [b"+OK\r\n", b"+OK\r\n", *replies]:  # the first ones for CLIENT SETNAME and MULTISLOT
                     peer.recv(1000)
                     peer.sendall(reply)
 
