@@ -105,14 +105,42 @@ def test_the_server_starts_as_its_units_start_it(tmp_path: Path, monkeypatch: py
                 process.wait()
 
 
-@pytest.mark.parametrize("name", ["tidelog-server.service", "tidelog-member@.service"])
-def test_servers_can_read_the_boot_id(name: str) -> None:
-    """The replication ID of a leader and a coordinator ``file:`` depend on it, and ProcSubset=pid hides /proc/sys."""
+def test_a_continuous_backup_starts_as_its_unit_starts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unit = Unit(PACKAGING / "systemd/tidelog-backup@.service")
+    assert unit.service["Type"] == "notify"
+    words = [str(tmp_path / "target") if word == "$TARGET" else word for word in unit.command if word != "$OPTIONS"]
+    with running_server() as server, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.settimeout(30)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        command = [sys.executable, "-m", "tidelog.cli", *words[1:], "--url", server.url]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            try:
+                assert systemd.recv(4096).startswith(b"READY=1\nSTATUS=")
+                while systemd.recv(4096) != b"STATUS=0 s behind":
+                    pass
+                process.terminate()
+                while systemd.recv(4096) != b"STOPPING=1":
+                    pass
+                assert process.wait(30) == 0
+            finally:
+                process.kill()
+
+
+@pytest.mark.parametrize("name", ["tidelog-server.service", "tidelog-member@.service", "tidelog-backup@.service"])
+def test_programs_that_need_the_boot_id_can_read_it(name: str) -> None:
+    """The replication ID of a leader, a coordinator ``file:``, and the lock of a backup depend on it.
+
+    ProcSubset=pid hides /proc/sys.
+    """
     assert not BOOT_ID.is_relative_to("/proc/self")
     assert Unit(PACKAGING / "systemd" / name).service.get("ProcSubset", "all") == "all"
 
 
-@pytest.mark.parametrize("name", ["tidelog-worker@.service", "tidelog-flows@.service", "tidelog-console.service"])
+CLIENTS = ("worker@", "flows@", "console", "backup@")
+
+
+@pytest.mark.parametrize("name", [f"tidelog-{client}.service" for client in CLIENTS])
 def test_units_of_clients_use_options_that_exist(name: str) -> None:
     program, *words = Unit(PACKAGING / "systemd" / name).command
     assert program == f"{INSTALLED}/tidelog"

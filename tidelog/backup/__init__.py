@@ -17,6 +17,7 @@
     recurring  takes further base backups while the process follows the server
     resume    where that process continues after a restart
     ranges    the ranges that can be restored from a target
+    overview  what a target contains, and how old it is
     until     finds the point to restore
     chunkreads  reads and verifies files
     datadirectory  lets tidelog-server verify a data directory

@@ -79,13 +79,14 @@ class ContinuousBackup:
         self._delays = Delays(BACKOFF)
         self._writer: LogWriter | None = None
         self._state_at = 0.0  # monotonic seconds of the last write of the state file
-        self._connected = False  # a connection has succeeded
+        self.connected = False  # a connection has succeeded
         self._found: ResumePoint | None = None  # where to continue if there is no writer
 
     def run(self) -> None:
         """Run until ``stop`` is set. Raises BackupError, or redis.RedisError if the first connection fails."""
         with suppress(BackupStoppedError), TargetLock(self._place, self._say, self._stop.wait) as lock:
             self._lock = lock
+            lock.behind = lambda: self.monitor.behind if self.monitor.following else None
             self._found = resume_point(self._place)
             while not self._stop.is_set():
                 try:
@@ -95,7 +96,7 @@ class ContinuousBackup:
                 except LockLostError:
                     raise
                 except (BackupError, redis.RedisError, OSError) as error:
-                    if not self._connected:
+                    if not self.connected:
                         raise
                     self._wait(error)
             try:
@@ -122,7 +123,7 @@ class ContinuousBackup:
         began = datetime.now(UTC)
         self.monitor.activity = "waiting for the server to accept a connection"
         with closing(BackupSource(self._url, True, after, self._stop)) as source:
-            self._connected = True
+            self.connected = True
             if source.continued:
                 if self._writer is None and found is not None:
                     self._writer = self._resumed(found)

@@ -32,6 +32,11 @@ class LagMonitor:
         self.activity = "waiting for the target"  # what the process waits for, for the report
 
     @property
+    def following(self) -> bool:
+        """Whether the log is followed."""
+        return self._since > 0
+
+    @property
     def behind(self) -> float:
         """Seconds since the target was up to date; 0 before the log is followed."""
         with self._mutex:

@@ -3,6 +3,8 @@
     locks/<random>.json    {"host": "db1", "pid": 4711, "boot": "<boot ID>", "namespace": "pid:[4026531836]",
                             "started": "<clock ticks>", "turn": 3, "beat": 17, "began": 1795248000, "seen": 1795248060}
 
+A continuous backup also writes ``behind``: seconds by which the target was behind the server (see ``lagmonitor``).
+
 ``boot``, ``namespace``, ``pid``, and ``started`` (the start of the process, from /proc) identify a process: containers
 can have the same host name, and their processes the same PID. ``turn`` increases with each writer that removes the lock
 of another one, and ``beat`` with each renewal. ``began`` and ``seen`` are Unix seconds.
@@ -68,6 +70,7 @@ class LockContent(Struct):
     started: str = ""
     turn: Count = 0
     beat: Count = 0
+    behind: Annotated[float, Meta(ge=0)] | None = None
 
 
 class TargetLock:
@@ -87,6 +90,7 @@ class TargetLock:
         boot, namespace = _boot(), _namespace()
         started = _process(os.getpid())[1]
         self._content = LockContent(socket.gethostname(), os.getpid(), now, now, boot, namespace, started, 1)
+        self.behind: Callable[[], float | None] | None = None  # for the content, if it is a continuous backup
         self._renewed = 0.0  # seconds on CLOCK before the last renewal
         self._lost: LockLostError | None = None
         self._changing = threading.Lock()  # for the lock file
@@ -175,6 +179,8 @@ class TargetLock:
     def _write(self) -> None:
         now, content = _now(), self._content
         content.seen, content.beat = int(time.time()), content.beat + 1
+        if self.behind is not None:
+            content.behind = self.behind()
         self._place.write(self._file, msgspec.json.encode(content))
         self._renewed = now
 
@@ -218,6 +224,20 @@ class TargetLock:
             f"{self._place.shown}: a backup is being written there by process {found.pid} on {found.host},"
             f" since {since} ({file})"
         )
+
+
+def writer(place: BackupTarget) -> LockContent | None:
+    """Return the lock of the process that writes to a target; None if there is none, or its process has ended.
+
+    Raises BackupError if the target can't be listed.
+    """
+    found: LockContent | None = None
+    for file in place.names(FOLDER):
+        with suppress(BackupError):  # not the lock of a backup
+            other = _read(place, file) if file.endswith(".json") else None
+            if other is not None and not _dead(other) and (found is None or other.turn > found.turn):
+                found = other
+    return found
 
 
 def _read(place: BackupTarget, file: str) -> LockContent | None:

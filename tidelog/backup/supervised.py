@@ -12,6 +12,7 @@ from typing import Final
 
 from tidelog.backup.continuous import ContinuousBackup
 from tidelog.backup.targets import BackupError
+from tidelog.operating.systemd import notify
 
 MOST_STOPPING: Final = 8.0  # seconds
 POLL: Final = 0.5  # seconds between two checks
@@ -33,12 +34,15 @@ def run(backup: ContinuousBackup, stop: threading.Event) -> None:
 
     thread = threading.Thread(target=work, name="tidelog-continuous", daemon=True)
     thread.start()
-    stopped_at = 0.0
+    stopped_at, ready = 0.0, False
     while thread.is_alive():
         thread.join(POLL)
         if not stop.is_set():
             backup.monitor.check()
+            ready = _notify(backup, ready)
             continue
+        if not stopped_at:
+            notify("STOPPING=1")
         stopped_at = stopped_at or time.monotonic()
         if time.monotonic() - stopped_at > MOST_STOPPING:
             raise AbandonedError(
@@ -47,3 +51,11 @@ def run(backup: ContinuousBackup, stop: threading.Event) -> None:
             )
     if failed:
         raise failed[0]
+
+
+def _notify(backup: ContinuousBackup, ready: bool) -> bool:
+    """Show systemd the state of the backup. Return whether it is connected."""
+    if backup.connected:
+        state = f"{backup.monitor.behind:.0f} s behind" if backup.monitor.following else "taking a base backup"
+        notify(f"STATUS={state}" if ready else f"READY=1\nSTATUS={state}")
+    return backup.connected

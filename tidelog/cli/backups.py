@@ -14,10 +14,11 @@ from typing import Any
 
 import click
 
-from tidelog.backup import datadirectory, manifest, ranges, supervised, take, until
+from tidelog.backup import datadirectory, manifest, supervised, take, until
 from tidelog.backup import restore as reading
 from tidelog.backup.continuous import ContinuousBackup, ContinuousOptions
 from tidelog.backup.manifest import BackupManifest
+from tidelog.backup.overview import TargetOverview, overview
 from tidelog.backup.ranges import RestorableRange
 from tidelog.backup.supervised import AbandonedError
 from tidelog.backup.targets import BackupError, BackupTarget, target_at
@@ -25,7 +26,7 @@ from tidelog.backup.until import RestorePoint
 from tidelog.cli.connect import reported, url_option
 from tidelog.cli.progress import Progress
 from tidelog.operating import signals
-from tidelog.operating.tables import counted, size, table, utc
+from tidelog.operating.tables import counted, duration, size, table, utc
 from tidelog.operating.terminal import echo
 
 SECONDS = len("2026-11-21T08:00:00")
@@ -134,30 +135,52 @@ def _stopped_by_signals() -> Iterator[threading.Event]:
 
 @click.command()
 @click.argument("target")
-def backups(target: str) -> None:
-    """List the complete backups at TARGET, oldest first.
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option(
+    "--max-age",
+    type=click.FloatRange(0),
+    help="Exit with 1 if the target was last up to date more than this many seconds ago.",
+)
+def backups(target: str, as_json: bool, max_age: float | None) -> None:
+    """List the complete backups at TARGET, oldest first, and what can be restored.
 
     Use the names in "tidelog restore TARGET/NAME DIR" and "tidelog verify TARGET/NAME". The column "shared" shows the
     size of the files that older backups in the list also use.
 
     If there is a log of a continuous backup, a second table lists the ranges of log offsets and times that
-    "tidelog restore TARGET DIR --until" can restore.
+    "tidelog restore TARGET DIR --until" can restore. The last line shows which process writes to TARGET, and when
+    TARGET was last up to date with the server. A continuous backup updates the line every 15 seconds.
+
+    \b
+      tidelog backups s3://bucket/tide --max-age 120 > /dev/null   for monitoring
     """
     with _reporting(), Progress() as progress:
         place = target_at(target)
-        names = manifest.backups(place)
-        if not names:
-            raise click.ClickException(f"there is no backup at {place.shown}")
-        rows, known = [], set[str]()
-        for number, name in enumerate(names):
-            progress.show_entries("backups", number, len(names))
-            try:
-                rows.append(_row(manifest.load(place, name), known))
-            except BackupError as error:
-                rows.append([name, str(error), *[""] * 4])
+        found = overview(place, progress.show_entries)
         progress.end()
-        table(["name", "began (UTC)", "size", "shared", "entries", "server"], rows)
-        _print_ranges(ranges.ranges(place))
+        if as_json:
+            echo(json.dumps({"target": place.shown} | found.data()))
+        else:
+            rows = [_row(base, shared) for base, shared in found.bases]
+            rows += [[name, why, *[""] * 4] for name, why in found.damaged]
+            table(["name", "began (UTC)", "size", "shared", "entries", "server"], sorted(rows))
+            _print_ranges(found.ranges)
+            _print_writer(found)
+        if max_age is not None and found.age > max_age:
+            raise click.ClickException(f"{place.shown} was up to date {found.age:.0f} s ago (--max-age {max_age:g})")
+
+
+def _print_writer(found: TargetOverview) -> None:
+    writer = found.writer
+    echo()
+    if writer is None:
+        echo(f"no process writes to the target; the newest state is {duration(int(found.age * 1000))} old")
+        return
+    process = f"process {writer.pid} on {writer.host}, since {utc(writer.began * 1000)}"
+    if writer.behind is None:
+        echo(f"a backup is being written by {process}")
+    else:
+        echo(f"continuous backup by {process}; the target was up to date {found.age:.0f} s ago")
 
 
 def _print_ranges(found: list[RestorableRange]) -> None:
@@ -174,9 +197,7 @@ def _print_ranges(found: list[RestorableRange]) -> None:
         table(["log offsets", "from (UTC)", "until (UTC)", "backups", "log files", "log size"], rows)
 
 
-def _row(found: BackupManifest, known: set[str]) -> list[str]:
-    shared = sum(count for digest, count in found.chunks if digest in known)
-    known.update(digest for digest, _ in found.chunks)
+def _row(found: BackupManifest, shared: int) -> list[str]:
     began = found.began[:SECONDS].replace("T", " ")
     return [found.name, began, size(found.size), size(shared), f"{found.entries:,}", f"{found.server} ({found.role})"]
 

@@ -3,6 +3,7 @@
     errortexts     texts of exceptions, even if their own code fails; repeated failures are logged once
     redaction      URLs without their secrets, for logs, errors and status
     signals        signal handlers that are installed for a time and not inherited by child processes
+    systemd        notifies systemd of the start and the state
     tasks          waiting for events, and tasks in the background
     terminal       output without control characters
     tables         tables, pairs, sizes and durations
