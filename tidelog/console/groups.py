@@ -131,10 +131,10 @@ class StreamGroups:
         If there are more than CONSUMERS, those with the most pending messages are returned.
         """
         (reply,) = await self._ask(plain("XINFO", "CONSUMERS", key, name))
-        found = [_pairs(each) for each in reply]
-        if len(found) > CONSUMERS:
-            found.sort(key=lambda each: -int(each["pending"]))
-        return found[:CONSUMERS], len(found)
+        if len(reply) > CONSUMERS:
+            pending = column(reply, b"pending")
+            reply.sort(key=lambda row: -row[pending])
+        return [_pairs(row) for row in reply[:CONSUMERS]], len(reply)
 
     # -- changes -------------------------------------------------------------------------------------------------
     async def position(self, key: bytes, words: str) -> StreamId:

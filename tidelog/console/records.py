@@ -30,7 +30,7 @@ LISTED: Final = 16 * 1024  # bytes of a record that is decoded in a list or a se
 LARGEST: Final = 1 << 20  # bytes of a record that is decoded for its own page
 DEEPEST: Final = 100  # nesting depth of values
 FIELD: Final = "data"  # of an entry with a packed record
-PARTITION: Final = re.compile(r"(.+):(\d{1,6})", re.DOTALL)  # the key of a partition
+PARTITION: Final = re.compile(r"(.+):(0|[1-9][0-9]{0,5})", re.DOTALL)  # the key of a partition
 _TYPES: Final[Mapping[str, Any]] = {
     "int": int, "float": float, "bool": bool, "datetime": datetime, "date": date, "time": time, "timedelta": timedelta,
     "uuid": UUID, "decimal": Decimal, "str": str,
@@ -100,11 +100,11 @@ class TopicDecoder:
             for name, each in list(value.items())[: payloads.FIELDS]
         ]
 
-    def searchable(self, entry: Entry) -> Entry | None:
+    def with_fields(self, entry: Entry, most: int = LISTED) -> Entry | None:
         """Return an entry with the fields of the packed record as text. None: the entry has them itself."""
         if not self.packed:
             return None
-        value = self.decode(entry, LISTED).value
+        value = self.decode(entry, most).value
         if not isinstance(value, dict):
             return None
         flat = [part.encode("utf-8", "replace") for name, each in value.items()

@@ -1,4 +1,4 @@
-"""Searching the entries of a stream for a text, in steps, on tidelog and on redis-server.
+"""Searching the entries of a stream, or of the partitions of a topic, for a text, in steps.
 
 Rule 1: a search has one request in flight, on a connection of its own. A step has at most ENTRIES entries and about
         BYTES, and other tasks run between the steps. Nothing but the hits of one step is in memory.
@@ -10,8 +10,9 @@ Rule 3: the first SEARCHED bytes of each value are searched.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any, Final
 
@@ -27,6 +28,7 @@ FIRST: Final = 10  # of the first step
 BYTES: Final = 1 << 20  # of a step, about: 1 to 2 ms of the event loop
 GROWTH: Final = 4  # of the number of entries from one step to the next, at most
 TURN: Final = 50  # entries after which other tasks run
+TOGETHER: Final = 200  # streams whose entries are counted by a request
 FOUND: Final = 100  # hits after which a search ends
 LONGEST: Final = 600.0  # s after which a search ends
 SEARCHED: Final = 1 << 20  # bytes of a value
@@ -84,20 +86,58 @@ async def bounds(reader: StreamReader, key: bytes, start: str, end: str) -> tupl
     return low, await reader.position(key, end) if end.strip() else "+"
 
 
-async def count(reader: StreamReader, link: CallSender, key: bytes, low: str, high: str) -> int | None:
-    """Return the number of entries of a range, None on a redis-server. Raises PageError."""
-    return int(await _send(link, calls.tcount(key, low, high))) if reader.tidelog else None
+async def count(reader: StreamReader, link: CallSender, keys: Sequence[bytes], low: str, high: str) -> int | None:
+    """Return the number of entries of a range in all streams, None on a redis-server. Raises PageError."""
+    if not reader.tidelog:
+        return None
+    total = 0
+    for start in range(0, len(keys), TOGETHER):
+        total += sum(await _send(link, *(calls.tcount(key, low, high) for key in keys[start : start + TOGETHER])))
+    return total
+
+
+async def search_all(
+    reader: StreamReader, link: CallSender, keys: Sequence[bytes], within: tuple[str, str],
+    matches: Callable[[Entry], bool], newest_first: bool, following: tuple[int, str] = (0, ""),
+) -> AsyncIterator[tuple[int, SearchStep]]:  # fmt: skip
+    """Search a range of streams, one stream after the other. Yields the index of the stream with each step.
+
+    following: where an earlier search has ended: a stream, and a bound in it. ``following`` of a step has both, with a
+    space between them. ``link``: the connection of the search. Raises PageError for an error reply.
+    """
+    began = monotonic()
+    before = found = 0
+    for at in range(following[0], len(keys)):
+        low, high = within
+        if at == following[0] and following[1]:
+            low, high = (low, following[1]) if newest_first else (following[1], high)
+        longest, examined = LONGEST - (monotonic() - began), 0
+        steps = search(reader, link, keys[at], low, high, matches, newest_first, FOUND - found, longest)
+        async with aclosing(steps) as source:  # type: ignore[type-var] # a generator
+            async for step in source:
+                found += len(step.hits)
+                examined = step.examined
+                ended, where = step.ended, f"{at} {step.following}" if step.following else ""
+                if ended and not where and at + 1 < len(keys):
+                    ended, where = "", f"{at + 1} "
+                yield at, replace(step, examined=before + examined, ended=ended, following=where)
+                if ended:
+                    return
+        before += examined
 
 
 async def search(
     reader: StreamReader, link: CallSender, key: bytes, low: str, high: str, matches: Callable[[Entry], bool],
-    newest_first: bool,
+    newest_first: bool, most: int = FOUND, longest: float = LONGEST,
 ) -> AsyncIterator[SearchStep]:  # fmt: skip
-    """Search a range of a stream. ``link``: the connection of the search. Raises PageError for an error reply."""
+    """Search a range of a stream for up to ``most`` hits, for up to ``longest`` seconds. Raises PageError.
+
+    ``link``: the connection of the search.
+    """
     began = shown = monotonic()
     examined, found, wanted = 0, 0, FIRST
     while True:
-        entries = await _send(link, reader.search_call(key, low, high, wanted, newest_first))
+        (entries,) = await _send(link, reader.search_call(key, low, high, wanted, newest_first))
         hits = []
         last: StreamId | None = None
         for entry in entries:
@@ -106,19 +146,19 @@ async def search(
                 await asyncio.sleep(0)  # decoding a step of records can take 50 ms
             if matches(entry):
                 hits.append(entry)
-                if found + len(hits) == FOUND:
+                if found + len(hits) == most:
                     break
         found += len(hits)
         if last is not None:
             low, high = (low, f"({last}") if newest_first else (f"({last}", high)
         following = high if newest_first else low
-        if found == FOUND:
+        if found == most:
             yield SearchStep(examined, hits, last, f"{FOUND} entries were found", following)
             return
         if len(entries) < wanted:
             yield SearchStep(examined, hits, last, "the whole range was searched")
             return
-        if monotonic() - began > LONGEST:
+        if monotonic() - began > longest:
             yield SearchStep(examined, hits, last, f"the search took {LONGEST / 60:g} minutes", following)
             return
         if hits or monotonic() - shown > SHOWN_EVERY:
@@ -128,9 +168,10 @@ async def search(
         wanted = max(1, min(ENTRIES, GROWTH * wanted, BYTES // largest))
 
 
-async def _send(link: CallSender, call: Call[Any]) -> Any:
-    """Send a call. Raises PageError for an error reply."""
-    (found,) = await link.together(call, raise_on_error=False)
-    if isinstance(found, Exception):
-        raise page_error(found)
+async def _send(link: CallSender, *sent: Call[Any]) -> list[Any]:
+    """Send calls. Raises PageError for an error reply."""
+    found = await link.together(*sent, raise_on_error=False)
+    for each in found:
+        if isinstance(each, Exception):
+            raise page_error(each)
     return found

@@ -112,7 +112,7 @@ def test_records_that_cannot_be_read_are_shown_with_the_reason() -> None:
         assert found.value is None
         assert reason in found.problems[0], found.problems
         assert decoder(codec).short(entry("data", data))[0][0] == "data"
-        assert decoder(codec).searchable(entry("data", data)) is None
+        assert decoder(codec).with_fields(entry("data", data)) is None
     assert "no field 'data'" in decoder("json").decode(entry("x", "1")).problems[0]
     unknown = decoder("avro").decode(entry("x", "1"))
     assert (unknown.value, unknown.problems) == (
@@ -233,6 +233,9 @@ def test_records_are_decoded_and_searched(tidelog_server: Server) -> None:
             _, text, _ = await visitor.get(f"/streams/search/events?key=baskets:{partition}&words=1033&field=customer")
             assert "customer 33" not in text
         assert hits == 1
+        first, second = [each for each in found if each[0] == key][:2]
+        _, text, _ = await visitor.get(f"/streams/entry?key={key}&id={first[1]}&view=compare&with={second[1]}")
+        assert "lines[0].sku" in plain(text)
         await visitor.post("/logout", {"csrf": await visitor.csrf()})
         await visitor.log_in("bob")  # may read the partitions, but not the settings
         status, text, _ = await visitor.get(f"/streams/entry?key={key}&id={at}")
@@ -401,6 +404,12 @@ def test_in_a_browser(bench: ConsoleBench) -> None:
         await page.until("document.querySelector('#entry').open")
         assert '"paid": false' in await page.run("document.querySelector('#entry pre').textContent")
         await page.press("Escape")
+        await page.press("p")  # the previous page
+        await page.until("document.querySelector('#newer') === null && document.readyState === 'complete'")
+        await page.click("#values")
+        await page.until("(document.querySelector('tbody')?.textContent ?? '').includes('3 fields, hidden')")
+        await page.click("#values")
+        await page.until("(document.querySelector('tbody')?.textContent ?? '').includes('paid')")
         await page.go(f"{bench.console.url}/topics/delayed?name=orders")
         await page.click(".confirm summary")
         await page.click(".confirm button")

@@ -18,7 +18,7 @@ from tidelog.console.errors import PageError
 from tidelog.console.infotext import text
 from tidelog.console.keynames import in_url, key_of, query_bytes
 from tidelog.console.pages.site import ConsoleSite, refusal, session_of, values_hidden
-from tidelog.console.records import TopicDecoder
+from tidelog.console.records import LARGEST, TopicDecoder
 from tidelog.console.sessions import ConsoleSession
 from tidelog.console.streams import StreamReader
 from tidelog.console.topics import policy_text
@@ -105,20 +105,33 @@ class StreamPages:
             "size": sum(map(len, entry.flat)), "commands": self._commands(key, entry, reader),
         }  # fmt: skip
         if view == "compare":
-            values |= await self._compared(request, reader, key, entry, older or newer)
+            values |= await self._compared(request, reader, key, entry, older or newer, decoder)
         return self._site.part("entry.html", **values)
 
     async def _compared(
-        self, request: web.Request, reader: StreamReader, key: bytes, entry: Entry, other: StreamId | None
-    ) -> dict[str, Any]:
-        """Return the differences to the entry ``with`` of the stream ``of``; without it, to a neighbor."""
+        self, request: web.Request, reader: StreamReader, key: bytes, entry: Entry, other: StreamId | None,
+        decoder: TopicDecoder | None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Return the differences to the entry ``with`` of the stream ``of``; without it, to a neighbor.
+
+        Packed records are compared by their own fields, if both can be decoded.
+        """
         words = request.query.get("with", "").strip()
         other_key = query_bytes(request, "of") or key
         values: dict[str, Any] = {"other": words or other, "other_key": other_key, "rows": None, "problem": ""}
         try:
             at = StreamId.parse(words) if words else other
             if at is not None:
-                rows, left_out = compared(entry, await reader.entry(other_key, at))
+                pair = [entry, await reader.entry(other_key, at)]
+                same = other_key == key
+                others = decoder if same else await TopicDecoder.of(session_of(request).connection, other_key)
+                records = [
+                    None if each is None else each.with_fields(one, LARGEST)
+                    for each, one in zip((decoder, others), pair, strict=True)
+                ]
+                if None not in records:
+                    pair = [each for each in records if each is not None]
+                rows, left_out = compared(*pair)
                 values |= {"other": at, "rows": rows, "left_out": left_out}
         except (ValueError, PageError) as error:
             values["problem"] = str(error)
@@ -188,7 +201,7 @@ class StreamPages:
                 last = entries[0].id
                 rows = self._site.renderer.part(
                     "stream_rows.html", key=key, entries=entries, hidden=hidden, short=short,
-                    id_text=reader.id_text, key_url=in_url(key),
+                    id_text=reader.id_text, key_url=in_url(key), stream=b"",
                 )  # fmt: skip
                 yield "entries", {"rows": rows, "skipped": skipped, "last": str(last)}
             else:

@@ -95,11 +95,13 @@ document.addEventListener("keydown", (event) => {
   else if (event.key === "/" && document.querySelector("main input[type=search]")) {
     event.preventDefault();
     document.querySelector("main input[type=search]").focus();
+  } else if (last !== "g" && "np".includes(event.key)) {
+    document.querySelector(`main a[rel=${event.key === "n" ? "next" : "prev"}]`)?.click();
   } else if (last === "g") document.querySelector(`nav a[data-key="${CSS.escape(event.key)}"]`)?.click();
 });
 
 // -- buttons -------------------------------------------------------------------------------------------------------
-// data-dialog="ID" opens a dialog, data-close closes the dialog around it, data-copy="ID" copies the text of an element,
+// data-values hides the values of entries or shows them again, data-dialog="ID" opens a dialog, data-close closes the dialog around it, data-copy="ID" copies the text of an element,
 // and data-open="ID" opens the address data-target with the value of a field at its end.
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("button");
@@ -107,6 +109,11 @@ document.addEventListener("click", async (event) => {
   const { dialog, copy, open, target } = button.dataset;
   if (dialog) $(dialog).showModal();
   if ("close" in button.dataset) button.closest("dialog").close();
+  if ("values" in button.dataset) {
+    const hidden = button.getAttribute("aria-pressed") === "true";
+    document.cookie = `tidelog_console_values=${hidden ? "shown" : "hidden"}; Path=/; SameSite=Strict`;
+    location.reload();
+  }
   if (open && $(open).value) location.assign(target + encodeURIComponent($(open).value));
   if (copy) {
     try {

@@ -149,11 +149,6 @@ document.addEventListener("DOMContentLoaded", () => {
   if ($("density")) new Density($("density"));
   const follower = new Follower($("follow"));
   if (location.hash === "#follow") follower.start();
-  $("values").addEventListener("click", () => {
-    const hidden = $("values").getAttribute("aria-pressed") === "true";
-    document.cookie = `tidelog_console_values=${hidden ? "shown" : "hidden"}; Path=/; SameSite=Strict`;
-    location.reload();
-  });
   $("add-field").addEventListener("click", () => {
     const added = $("append-fields").firstElementChild.cloneNode(true);
     for (const each of added.querySelectorAll("input, textarea")) each.value = "";
