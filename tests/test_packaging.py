@@ -137,7 +137,7 @@ def test_programs_that_need_the_boot_id_can_read_it(name: str) -> None:
     assert Unit(PACKAGING / "systemd" / name).service.get("ProcSubset", "all") == "all"
 
 
-CLIENTS = ("worker@", "flows@", "console", "backup@")
+CLIENTS = ("worker@", "flows@", "console", "gateway", "backup@")
 
 
 @pytest.mark.parametrize("name", [f"tidelog-{client}.service" for client in CLIENTS])

@@ -10,6 +10,7 @@ It is one process (``tidelog gateway``) that serves HTTP and uses RESP toward th
     users        users, each with connections that are authenticated as this user
     frames       entries as server-sent events
     tails        follows a stream for all its readers with one connection
+    tokens       tokens with which pages read one stream
     site         what requests share; one request; the declaration of a route
     reading      GET and HEAD: pages of entries
     events       event streams of readers
@@ -19,6 +20,8 @@ It is one process (``tidelog gateway``) that serves HTTP and uses RESP toward th
     appending    POST: appends, exactly once if requested
     schemas      JSON schemas of bodies
     routes       the table of all routes
+    issuing      issues tokens
+    openapi      the OpenAPI document
     security     who sends a request, and from where; errors become responses
     application  the HTTP server
     process      the process: listening, signals

@@ -9,14 +9,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from aiohttp import web
 
 from tidelog.gateway import DEFAULT_LISTEN
 from tidelog.gateway.errors import GatewayError
 from tidelog.gateway.limits import BODY, OTHER_CONNECTIONS, READERS, USER_READERS
+from tidelog.gateway.media import JSON
+from tidelog.gateway.openapi import document
 from tidelog.gateway.routes import ROUTES
 from tidelog.gateway.security import guard, handler_of
-from tidelog.gateway.site import GatewaySite
+from tidelog.gateway.site import GatewaySite, json_response
 from tidelog.gateway.users import GatewayUsers
 from tidelog.operating import cors
 from tidelog.operating.hostnames import is_local
@@ -101,6 +104,7 @@ class GatewayServer:
         while True:
             await asyncio.sleep(SWEPT)
             self.site.tails.sweep()
+            self.site.tokens.sweep()
             self._users.sweep()
 
 
@@ -109,6 +113,16 @@ def application(site: GatewaySite) -> web.Application:
     app = web.Application(middlewares=[guard(site)], client_max_size=BODY)
     for route in ROUTES:
         app.router.add_route(route.method, route.path, handler_of(site, route))
+    described = msgspec.json.encode(document()) + b"\n"
+
+    async def openapi(_: web.Request) -> web.Response:
+        return web.Response(body=described, content_type=JSON)
+
+    async def health(_: web.Request) -> web.Response:
+        return json_response({"status": "closing" if site.closing else "ok"}, 503 if site.closing else 200)
+
+    app.router.add_get("/v1/openapi.json", openapi)
+    app.router.add_get("/v1/health", health)
     return app
 
 

@@ -12,13 +12,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from time import monotonic
 from typing import Final
 
 from aiohttp import web
 
 from tidelog.client import calls
 from tidelog.client.entries import Batch, StreamId
-from tidelog.gateway.errors import ProblemError, unavailable
+from tidelog.gateway.errors import ProblemError, unauthorized, unavailable
 from tidelog.gateway.frames import KEEPALIVE, frames_of, position, problem_event, retry
 from tidelog.gateway.media import EVENTS
 from tidelog.gateway.parameters import last_event_id
@@ -31,6 +32,7 @@ QUIET: Final = 15.0  # s without an event after which a comment is sent
 UNREAD: Final = 20.0  # s
 BEGIN_WITHIN: Final = 5.0  # s for the first answer of the server; afterwards, a client that resumes waits for it
 RETRY_MS: Final = 2000
+EXPIRED: Final = "The token is unknown, or has expired. POST /v1/tokens returns another one."
 RANGE: Final = 64 << 10  # bytes of entries that a reader reads at a time
 RANGE_ENTRIES: Final = 1000
 
@@ -110,20 +112,20 @@ async def begin(tail: StreamTail, start: StreamId | None) -> StreamId:
 
 
 async def _send(call: GatewayCall, tail: StreamTail, at: StreamId, writer: EventWriter) -> None:
-    while tail.problem is None:
+    while tail.problem is None and monotonic() < call.expires:
         if tail.position is not None and not tail.covers(at):
             at = await _send_range(call, tail, at, writer)
         elif found := tail.take(at):
             await writer.write(found[0])
             at = found[1]
         else:
-            await tail.wait(at, QUIET)
+            await tail.wait(at, min(QUIET, call.expires - monotonic()))
             if tail.problem is None and not (tail.position is not None and tail.position > at):
                 await writer.write(KEEPALIVE)
     if call.site.closing:
         await writer.end()
     else:
-        await writer.write(problem_event(tail.problem))
+        await writer.write(problem_event(tail.problem or unauthorized("token-expired", EXPIRED)))
 
 
 async def _send_range(call: GatewayCall, tail: StreamTail, at: StreamId, writer: EventWriter) -> StreamId:

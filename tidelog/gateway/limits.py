@@ -21,6 +21,8 @@ READERS: Final = 20_000
 USER_READERS: Final = 10_000
 STREAMS: Final = 1000  # streams that are followed at the same time, by all users: each needs a connection to the server
 GROUP_READERS: Final = 200  # readers of groups: each needs a connection to the server
+TOKENS: Final = 10_000  # of all users
+USER_TOKENS: Final = 5000
 USERS: Final = 1000  # users with connections to the server
 OTHER_CONNECTIONS: Final = 1000  # HTTP connections in addition to those of readers
 

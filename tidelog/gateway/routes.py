@@ -6,7 +6,7 @@ from typing import Final
 
 from aiohttp import web
 
-from tidelog.gateway import delayed, groups, retention, schemas
+from tidelog.gateway import delayed, groups, issuing, retention, schemas
 from tidelog.gateway.appending import IDEMPOTENCY, KEY_LENGTH, append
 from tidelog.gateway.events import follow
 from tidelog.gateway.limits import ENTRIES
@@ -77,10 +77,11 @@ ROUTES: Final[tuple[GatewayRoute, ...]] = (
                      schemas.PAGE_OBJECT, (JSON, NDJSON, EVENTS))},
         parameters=(AFTER, LIMIT, WAIT, *GROUPING),
         headers={"Last-Event-ID": "With `text/event-stream`, entries after this ID. It takes precedence over `after`."},
+        by_token=True,
     ),
     GatewayRoute(
         "HEAD", STREAM, head, "The first and the last ID.",
-        {200: Answer(f"{_SPAN} `{LENGTH}` is the number of entries.")},
+        {200: Answer(f"{_SPAN} `{LENGTH}` is the number of entries.")}, by_token=True,
     ),
     GatewayRoute(
         "POST", STREAM, append, f"Append up to {ENTRIES} entries in one step.",
@@ -119,4 +120,8 @@ ROUTES: Final[tuple[GatewayRoute, ...]] = (
         body=schemas.RETENTION,
     ),
     GatewayRoute("DELETE", f"{STREAM}/retention", retention.delete, "Remove the retention policy.", _DONE),
+    GatewayRoute(
+        "POST", "/v1/tokens", issuing.issue, "Issue a token that permits reading one stream.",
+        {201: Answer("The token.", schemas.ISSUED)}, body=schemas.TOKEN,
+    ),
 )  # fmt: skip

@@ -53,6 +53,11 @@ RETENTION: Final = record(
     limit=_LIMIT | {"description": "the number of entries up to which groups retains entries"},
     exact=FLAG | {"description": "evict single entries, not only whole nodes"},
 )  # fmt: skip
+TOKEN: Final = record(
+    ("key",), key=ref("Value"),
+    ttl={"type": ["number", "string"], "default": 3600, "description": "seconds, or text such as 15m; at most a day"},
+)  # fmt: skip
+ISSUED: Final = record(("token", "expires"), token=TEXT, expires={"type": "string", "format": "date-time"})
 APPENDED: Final = record(("ids",), ids=array(ID))
 PAGE_OBJECT: Final = record(
     ("entries", "next", "more"), entries=array(ref("Entry")),

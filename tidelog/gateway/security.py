@@ -1,7 +1,8 @@
 """Which requests are served, as which user, and how errors become responses.
 
 Rule 1: a request names its user by Basic authentication, or by a token. Without either, it is a request of the default
-        user without a password, which is possible only if the gateway listens on this machine only.
+        user without a password, which is possible only if the gateway listens on this machine only, and no proxy has
+        forwarded the request.
 Rule 2: if the gateway listens on this machine only, ``Host`` must be a name of this machine. A foreign name that
         resolves to this machine (DNS rebinding) is rejected.
 Rule 3: a browser sends requests to this machine for pages of any site, with credentials that it has stored. A request
@@ -14,12 +15,13 @@ import base64
 import binascii
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from tidelog.gateway.errors import PROBLEM, ProblemError, unauthorized, unavailable
+from tidelog.gateway.events import EXPIRED
 from tidelog.gateway.parameters import read_query
 from tidelog.gateway.site import GatewayCall, GatewayRoute, GatewaySite
 from tidelog.gateway.users import DEFAULT_USER, GatewayUser
@@ -30,6 +32,7 @@ from tidelog.operating.httpaddress import handling
 log = logging.getLogger("tidelog.gateway")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+FORWARDED: Final = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE")
 
 
@@ -59,10 +62,33 @@ def handler_of(site: GatewaySite, route: GatewayRoute) -> Handler:
 
     async def handle(request: web.Request) -> web.StreamResponse:
         query = read_query(request, route.parameters)
-        user = await _authenticated(site, request)
-        return await route.handle(GatewayCall(site, request, user, query))
+        token = _token(request)
+        if token is None:
+            user = await _authenticated(site, request)
+            return await route.handle(GatewayCall(site, request, user, query))
+        return await route.handle(await _permitted(site, request, route, query, token))
 
     return handle
+
+
+def _token(request: web.Request) -> str | None:
+    """Return the token of a request."""
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else request.query.get("token")
+
+
+async def _permitted(
+    site: GatewaySite, request: web.Request, route: GatewayRoute, query: dict[str, Any], token: str
+) -> GatewayCall:
+    """Return the request of a token. Raises ProblemError if the token does not permit it."""
+    found = site.tokens.find(token)
+    if found is None:
+        raise unauthorized("token-expired", EXPIRED)
+    call = GatewayCall(site, request, found.user, query, found.expires)
+    if not route.by_token or "group" in query or call.key != found.key:
+        raise ProblemError(403, "token-scope", "The token permits only GET and HEAD of its stream, without a group.")
+    await site.users.verified(found.user)
+    return call
 
 
 async def _authenticated(site: GatewaySite, request: web.Request) -> GatewayUser:
@@ -75,8 +101,8 @@ async def _authenticated(site: GatewaySite, request: web.Request) -> GatewayUser
             raise unauthorized("no-password", "The default user without a password has access on the machine only.")
         return await _log_in(site, name, password, request)
     if header:
-        raise unauthorized("unknown-scheme", "Authorization must be Basic, with the name and password of an ACL user.")
-    if not site.local:
+        raise unauthorized("unknown-scheme", "Authorization must be Basic, with USER:PASSWORD, or Bearer with a token.")
+    if not site.local or any(name in request.headers for name in FORWARDED):
         raise unauthorized("no-credentials", "Send the name and password of an ACL user (Basic authentication).")
     return await site.users.log_in(DEFAULT_USER, "", "")
 

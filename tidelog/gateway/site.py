@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
@@ -15,6 +16,7 @@ from tidelog.gateway.limits import GROUP_READERS, MEMORY, STREAMS, UseLimit
 from tidelog.gateway.media import JSON, content_type
 from tidelog.gateway.parameters import Parameter, name_in_path
 from tidelog.gateway.tails import StreamTails
+from tidelog.gateway.tokens import AccessTokens
 from tidelog.gateway.users import GatewayUser, GatewayUsers
 from tidelog.operating import cors
 from tidelog.transport.asyncconnection import AsyncConnection
@@ -36,6 +38,7 @@ class GatewaySite:
         self.users = users
         self.local = local
         self.origins = origins
+        self.tokens = AccessTokens()
         self.memory = UseLimit("bytes of bodies and pages in flight", MEMORY, MEMORY // 2)
         self.readers = UseLimit("open event streams", readers, user_readers)
         self.group_readers = UseLimit("open readers of groups", GROUP_READERS, GROUP_READERS // 2)
@@ -63,6 +66,7 @@ class GatewayCall:
     request: web.Request
     user: GatewayUser
     query: dict[str, Any]  # values of the declared parameters that the URL has
+    expires: float = math.inf  # monotonic: when the token of the request expires
 
     @property
     def key(self) -> bytes:

@@ -57,7 +57,7 @@ class GatewayUser:
         self._slots = asyncio.Semaphore(CONNECTIONS)
         self._idle: list[AsyncConnection] = []
         self._verifying = asyncio.Lock()
-        self._closed = False
+        self.closed = False
         self.verified = -VERIFIED  # monotonic: the last login
         self.used = monotonic()
         self.in_use = 0
@@ -78,7 +78,7 @@ class GatewayUser:
 
     async def open(self) -> AsyncConnection:
         """Open a connection, which the caller closes. Raises ProblemError, ServerUnavailableError."""
-        if self._closed:
+        if self.closed:
             raise unavailable("The gateway is closing the connections of this user. Try again.")
         try:
             return await connect_to_leader(self._access, NAME)
@@ -125,7 +125,7 @@ class GatewayUser:
 
     def close(self) -> None:
         """Close the connections, and forget the password."""
-        self._closed = True
+        self.closed = True
         self._access = replace(self._access, password=None)
         for connection in self._idle:
             connection.close()
@@ -162,7 +162,7 @@ class GatewayUser:
                 self._put_back(connection)
 
     def _put_back(self, connection: AsyncConnection) -> None:
-        if self._closed:
+        if self.closed:
             connection.close()
         elif connection.lost is None:
             self._idle.append(connection)

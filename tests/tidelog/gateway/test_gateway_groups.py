@@ -26,19 +26,23 @@ def test_pages_of_a_group(tidelog_server: Server) -> None:
     async def test(caller: Caller, gateway: GatewayServer) -> None:
         ids = await caller.append("jobs", *({"n": n} for n in range(5)))
         given_up = "maxdeliveries=2&deadletter=dead"
-        _, first, _ = await caller.get(f"{G}&limit=2&retry=50ms&{given_up}")
+        _, first, _ = await caller.get(f"{G}&limit=2&retry=1h&{given_up}")
         _, second, _ = await caller.get(f"{G}&limit=3&retry=1h", Accept="application/x-ndjson")
         assert (ids_of(first), second.count(b"\n")) == (ids[:2], 3)
         _, found, _ = await caller.post(f"{S}/groups/workers/ack", {"ids": [*ids[2:], ids[0], ids[0]]})
         assert found == {"acknowledged": 4}
+        _, found, _ = await caller.post(f"{S}/groups/workers/nack?delay=20ms", {"ids": ids[1:2]})
         _, found, _ = await caller.get(f"{G}&wait=20s&{given_up}")  # it is delivered again
         assert ids_of(found) == ids[1:2]
         _, found, _ = await caller.post(f"{S}/groups/workers/nack", {"ids": ids[1:2]})
         assert found == {"returned": 1}
-        _, found, _ = await caller.get(f"{G}&{given_up}")
-        assert found["entries"] == []
-        _, found, _ = await caller.get("/v1/streams/dead")
-        assert found["entries"][0]["fields"]["__reason"] == "deliveries"
+
+        async def dead_letters() -> Any:
+            assert (await caller.get(f"{G}&{given_up}"))[1]["entries"] == []
+            return (await caller.get("/v1/streams/dead"))[1]["entries"]
+
+        (dead,) = await until(dead_letters)
+        assert dead["fields"]["__reason"] == "maxdeliveries"
         _, found, _ = await caller.get(f"{S}/groups")
         assert found == {"groups": [{"group": "workers", "offset": ids[4], "pending": 0, "readers": 0}]}
         waiting = asyncio.create_task(caller.get(f"{G}&wait=20s"))
