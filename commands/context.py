@@ -460,7 +460,12 @@ class ClusterPart(Protocol):
         """The ID of this server."""
 
     def nodes(self, session: Session) -> list[ClusterNode]:
-        """Return the members, the leader first, as this client reaches them."""
+        """Return the members, the leader first, as this client reaches them. Without a leader, the first is a
+        replica."""
+
+    @property
+    def serves(self) -> bool:
+        """Whether a leader serves the slots, as far as this server knows."""
 
     @property
     def shard(self) -> str:

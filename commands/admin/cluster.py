@@ -48,7 +48,7 @@ def _line(ctx: Context, node: ClusterNode, leader: ClusterNode) -> str:
     heard = 0 if node.myself else now
     link = "connected" if node.myself or node.online else "disconnected"
     slots = f" 0-{SLOTS - 1}" if node.leads else ""
-    above = "-" if node.leads else leader.id
+    above = "-" if node.leads or not leader.leads else leader.id
     address = f"{node.address}:{node.port}@{_NO_BUS}" + (f",{node.hostname}" if node.hostname else "")
     return f"{node.id} {address} {flags} {above} 0 {heard} {epoch} {link}{slots}"
 
@@ -66,21 +66,18 @@ def _other_names(node: ClusterNode) -> dict[bytes, bytes]:
 # -- the members ---------------------------------------------------------------------------------------------------
 @_server("CLUSTER|SLOTS", flags="loading stale", complexity="O(N): N members.")
 def cluster_slots(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return the ranges of slots, each with its leader and its online replicas."""
+    """Return the ranges of slots, each with its leader and its replicas."""
     proto = ctx.session.proto
-    members: list[object] = [
-        [_encoded(node.endpoint), node.port, node.id.encode(), _other_names(node)]
-        for node in _nodes(ctx)
-        if node.leads or node.online
-    ]
-    return reply.encode(proto, [[0, SLOTS - 1, *members]])
+    nodes = _nodes(ctx)
+    members = [[_encoded(node.endpoint), node.port, node.id.encode(), _other_names(node)] for node in nodes]
+    return reply.encode(proto, [[0, SLOTS - 1, *members]] if nodes[0].leads else [])
 
 
 @_server("CLUSTER|SHARDS", flags="loading stale", complexity="O(N): N members.")
 def cluster_shards(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the shards: their slots and their members."""
-    members = []
-    for node in _nodes(ctx):
+    members, nodes = [], _nodes(ctx)
+    for node in nodes:
         hostname = {b"hostname": _encoded(node.hostname)} if node.hostname else {}
         port = {b"tls-port": node.port} if ctx.session.tls else {b"port": node.port}
         members.append({
@@ -89,7 +86,8 @@ def cluster_shards(ctx: Context, argv: list[bytes]) -> Reply:
             b"role": b"master" if node.leads else b"replica", b"replication-offset": node.offset,
             b"health": b"online" if node.online else b"failed",
         })  # fmt: skip
-    return reply.encode(ctx.session.proto, [{b"slots": [0, SLOTS - 1], b"nodes": members}])
+    slots = [0, SLOTS - 1] if nodes[0].leads else []
+    return reply.encode(ctx.session.proto, [{b"slots": slots, b"nodes": members}])
 
 
 @_server("CLUSTER|NODES", flags="stale", complexity="O(N): N members.")
@@ -131,13 +129,14 @@ def cluster_slaves(ctx: Context, argv: list[bytes]) -> Reply:
 def cluster_info(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the state of the cluster as lines of names and values."""
     nodes = _nodes(ctx)
-    # a replica without a link can't know whether anybody serves the slots
-    epoch = ctx.server.cluster.epoch
-    state = "ok" if not ctx.ks.follower or nodes[0].online else "fail"
+    epoch, leaders = ctx.server.cluster.epoch, int(nodes[0].leads)
+    state = "ok" if ctx.server.cluster.serves else "fail"
+    assigned = SLOTS * leaders
     fields = {
-        "cluster_state": state, "cluster_slots_assigned": SLOTS, "cluster_slots_ok": SLOTS if state == "ok" else 0,
-        "cluster_slots_pfail": 0, "cluster_slots_fail": 0 if state == "ok" else SLOTS,
-        "cluster_known_nodes": len(nodes), "cluster_size": 1, "cluster_current_epoch": epoch, "cluster_my_epoch": epoch,
+        "cluster_state": state, "cluster_slots_assigned": assigned, "cluster_slots_ok": SLOTS if state == "ok" else 0,
+        "cluster_slots_pfail": 0, "cluster_slots_fail": 0 if state == "ok" else assigned,
+        "cluster_known_nodes": len(nodes), "cluster_size": leaders, "cluster_current_epoch": epoch,
+        "cluster_my_epoch": epoch,
         "cluster_stats_messages_sent": 0, "cluster_stats_messages_received": 0,
         "total_cluster_links_buffer_limit_exceeded": 0,
     }  # fmt: skip

@@ -61,6 +61,7 @@ class GroupMembership(ServerPart):
         self.presence = MemberPresence(
             services, self.store, self.name, Presence(own.id, self.address, ""), config.group_lease, self._lease_changed
         )
+        link.cluster.lease_valid = self.presence.valid
         self.in_sync = InSync(parts, replicas, link, self.presence.valid, self.wake)
         member = MemberParts(
             own, self.address, self.store, self.presence, self.in_sync, roles, replicas, link, pauses, self.wake

@@ -7,6 +7,10 @@ Rule 1: no host is empty, because clients skip such a member. A member that anno
 at which the other members, or this client, reach it.
 Rule 2: IDs are unique. A server that finds its own ID among the others was started on a copied directory, and takes a
 new ID.
+Rule 3: while there is no leader, the last one is listed as disconnected, as in Redis. Clients then try again.
+Rule 4: members that were online are listed until this server has been the leader, or connected to it, for FORGET
+seconds. redis-py replaces its list of servers by the last one that it received. If that named only a leader that died,
+or only a new leader before its replicas have connected, the client would find no other server.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from resp.errors import CommandError
 from respserver.roles.replicas import Replicas
 from respserver.runtime.parts import RuntimeParts, ServerPart
 
+FORGET = 5.0  # seconds
 LOOPBACK = "127.0.0.1"
 WILDCARDS = ("*", "0.0.0.0", "::", "::*")  # noqa: S104 - compared with, not bound to
 
@@ -42,7 +47,10 @@ class Cluster(ServerPart):
         self.id = nodeid.load(Path(self._config.dir)) if self.enabled else ""
         self.shard = ALL_SLOTS_ID  # the ID of the shard: in a server group, the group's
         self.epoch = 0  # of the server group; 0: this server is in none
+        self.lease_valid: Callable[[], bool] = lambda: True  # in a server group: whether this member may lead now
         self._told: list[ClusterMember] = []  # by the leader: the leader, and its other replicas
+        self._last: ClusterMember | None = None  # the last leader, for a replica that has none now
+        self._seen: dict[str, tuple[ClusterMember, float]] = {}  # by ID: other members, and the loop time (Rule 4)
         self._ids: dict[tuple[str, int], str] = {}  # known IDs of other members, by address and port of the link
 
     # -- addresses -----------------------------------------------------------------------------------------------
@@ -100,6 +108,12 @@ class Cluster(ServerPart):
         }
 
     # -- for clients -----------------------------------------------------------------------------------------------
+    @property
+    def serves(self) -> bool:
+        if self._data.follower:
+            return bool(self._config.replicaof) and self._linked()
+        return self.lease_valid()
+
     def nodes(self, session: Session) -> list[ClusterNode]:
         follower, offset, linked = self._data.follower, self._data.disk.offset, self._linked()
         found: dict[str, ClusterNode] = {}
@@ -116,13 +130,31 @@ class Cluster(ServerPart):
 
         if follower and self._config.replicaof:
             add(self._leader(), True, linked, offset)
-        add(self._for(session), not follower, not self._gates.loading and (linked or not follower), offset)
+        elif follower and self._last is not None:
+            add(self._last, True, False, offset)
+        add(self._for(session), not follower, not self._gates.loading, offset)
         if follower and linked:
             for member in self._told[1:]:
                 add(member, False, True, 0)
         for member, acknowledged in self._online().values():
             add(member, False, True, acknowledged)
+        self._remember()
+        for member, _ in self._seen.values():
+            add(member, False, False, 0)
         return list(found.values())
+
+    def _remember(self) -> None:
+        """Update the members that were online (Rule 4)."""
+        now = self._loop.time()
+        if self._data.follower and not self._linked():
+            self._seen.update({name: (member, now) for name, (member, _) in self._seen.items()})
+            return
+        others = [member for member, _ in self._online().values()]
+        if self._data.follower:
+            others += self._told
+        self._seen.update({member.id: (member, now) for member in others})
+        for name in [name for name, (_, at) in self._seen.items() if now - at > FORGET]:
+            del self._seen[name]
 
     def leader(self, session: Session) -> tuple[str, int]:
         if not self._config.replicaof:
@@ -132,7 +164,11 @@ class Cluster(ServerPart):
 
     # -- between the members ---------------------------------------------------------------------------------------
     def followed(self) -> None:
-        """Discard the list of members from the previous leader. Called when the role or the leader changes."""
+        """Discard the list of members from the previous leader. Called before the role, or when the leader, changes."""
+        if not self._data.follower:
+            self._last = None
+        elif self._told:
+            self._last = self._told[0]
         self._told = []
 
     def heard(self, members_payload: bytes) -> None:
@@ -150,7 +186,10 @@ class Cluster(ServerPart):
     def tell(self) -> None:
         """Tell each replica the other members, if they have changed. Called when a replica was heard for the first
         time, and ``hz`` times a second."""
-        if not self.enabled or not self._replicas.feeds:
+        if not self.enabled:
+            return
+        self._remember()
+        if not self._replicas.feeds:
             return
         online = self._online()
         for member, _ in online.values():
