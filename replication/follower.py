@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
+from contextlib import suppress
 from functools import partial
 from ssl import SSLContext
 from typing import Any, Protocol
@@ -39,6 +40,7 @@ from resp.errors import CorruptError
 FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0  # seconds between attempts
 NEWER_WAIT = 60.0  # seconds until the next attempt if the leader has sent data that only a newer version can read
 LASTED = 1.0  # seconds; after a link that lasted at least this long, the next attempt follows soon
+RECENT = 0.5  # seconds; the packets of an older attempt may have been lost, and are repeated late
 PROGRESS_EVERY = 2.0  # seconds between two log lines about the progress of a copy
 
 
@@ -118,6 +120,8 @@ class LeaderFollower:
         self._whole = False  # the next copy must be transferred as a whole (Rule 5)
         self._incoming: Incoming | None = None  # the copy in progress
         self._over = False
+        self._soon = asyncio.Event()  # the next attempt follows without a delay
+        self._began = 0.0  # when the last attempt began
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     @property
@@ -134,6 +138,11 @@ class LeaderFollower:
         if self._incoming is not None:
             self._incoming.revoke()
         return self._task
+
+    def retry(self) -> bool:
+        """Connect soon: the leader is ready now. Return False if an attempt is in progress that began long ago."""
+        self._soon.set()
+        return self.state == "connect" or asyncio.get_running_loop().time() - self._began < RECENT
 
     def on_time(self) -> None:
         """Detect a silent leader, and send a keepalive while a copy is in progress. Called once a second."""
@@ -218,9 +227,12 @@ class LeaderFollower:
                 if self._over:  # the error replaced the cancellation by stop(), for example one of a broken disk
                     return
                 self.owner.link_failed(error)
-            if lasted:
+            if lasted or self._soon.is_set():
                 wait = self._first_wait
-            await asyncio.sleep((NEWER_WAIT if newer else wait) * random.uniform(0.5, 1.0))
+            with suppress(TimeoutError):
+                async with asyncio.timeout((NEWER_WAIT if newer else wait) * random.uniform(0.5, 1.0)):
+                    await self._soon.wait()
+            self._soon.clear()
             wait = min(2 * wait, LONGEST_WAIT)
 
     def _down(self) -> None:
@@ -246,6 +258,7 @@ class LeaderFollower:
         owner, loop = self.owner, asyncio.get_running_loop()
         await owner.settled()
         seconds, tls = owner.patience(), owner.tls()
+        self._began = loop.time()
         self._set("connecting")
         async with asyncio.timeout(seconds):
             sock = await self._connected()
@@ -278,6 +291,7 @@ class LeaderFollower:
             owner.continued(answer.replid, self.link.leader)
             owner.note(f"Continuing from the end of the log: leader {self.host}:{self.port}, ID {answer.replid}")
         self._set("connected")
+        self._soon.clear()
         if not owner.paused():  # otherwise, hold() starts it
             self.link.take_directly(self._take)
         await self.link.ended()

@@ -55,9 +55,9 @@ class MemberStanding(MemberPart):
             raise GroupStateError(f"the leader {state.leader} is not among the members")
         host, _, port = leader.address.rpartition(":")
         self.stop_leading()
-        again = self._followed != state.epoch and not self._link.up  # it may wait for seconds before its next attempt
+        new = self._followed != state.epoch  # the link may wait for seconds before its next attempt
         self._followed = state.epoch if leads else 0
-        if again or not self._link.leads_to(host, int(port)):
+        if not self._link.leads_to(host, int(port)) or (new and not self._link.retry()):
             self._logger.notice(f"{state.leader} leads the group {self._config.group} in epoch {state.epoch}")
             self._roles.become_replica(host, int(port))
 

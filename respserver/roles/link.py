@@ -147,6 +147,10 @@ class LeaderLink(ServerPart):
         self._force = force
         self._follower = LeaderFollower(self, host, port, FIRST_WAIT if self.group is None else SOON)
 
+    def retry(self) -> bool:
+        """Connect soon, if the link is down: the leader is ready now. Return False if it must be started again."""
+        return self._follower is not None and (self._follower.up or self._follower.retry())
+
     def stop(self) -> None:
         follower, self._follower = self._follower, None
         if follower is None:

@@ -39,6 +39,8 @@ class GroupFailover(Protocol):
     def fail_over(self, target: str, timeout_ms: int) -> None: ...
     def target_named(self, host: str, port: int) -> str: ...
     def abort(self, why: str) -> None: ...
+    def wake(self) -> None:
+        """Let the member decide again."""
     def facts(self) -> dict[str, str | int]:
         """Return the fields of INFO replication."""
 
@@ -66,6 +68,7 @@ class Roles(ServerPart):
         self._acks = NumberedAcks(parts, replicas, link)
         self._on_role = on_role
         self._failover: Failover | None = None  # the one in progress
+        self._linked = False  # whether the link to the leader was established when it last changed
         self.group: GroupFailover | None = None  # the server group that this server is a member of
 
     # -- the start -----------------------------------------------------------------------------------------------
@@ -302,9 +305,12 @@ class Roles(ServerPart):
             self._failover.heard(feed)
 
     def link_changed(self) -> None:
-        """Set the gates and notify the failover. Called when the link to the leader is established or lost."""
+        """Set the gates, and notify the failover or the server group. Called when the link has another state."""
+        lost, self._linked = self._linked and not self._link.up, self._link.up
         if self._link.up and self._failover is not None:
             self._failover.done()
+        if lost and self.group is not None:
+            self.group.wake()  # the leader may have handed over: the coordinator would notify this member later
         self.set_gates()
 
     def link_failed(self, error: Exception) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ import pytest
 from replication import frames
 from replication.feed import AT_ONCE, ReplicaFeed
 from replication.follower import LeaderFollower
+from replication.frames import LinkError
 from replication.link import ReplicationConnection
 from respserver.testing import start_in_thread
 from tests.replication.cluster import Cluster, Node, assert_same, connect, in_sync, wait_until
 from tests.replication.proxy import Proxy
+from tests.waiting import until
 from tests.wire.rawclient import Raw
 
 
@@ -251,6 +254,63 @@ def test_a_link_that_is_stopped_ends_even_if_this_fails() -> None:
         return owner.warned
 
     assert asyncio.run(story()) == ["Link to the leader 127.0.0.1:1: the disk is broken"]
+
+
+class Unreachable:
+    """The owner of a link whose attempts fail."""
+
+    attempts = 0
+
+    async def settled(self) -> None:
+        self.attempts += 1
+        raise LinkError("it is unreachable")
+
+    def link_failed(self, error: Exception) -> None:
+        """Nobody is notified."""
+
+    def warn(self, text: str) -> None:
+        """Nothing is logged."""
+
+
+def test_a_follower_connects_at_once_when_its_leader_is_ready() -> None:
+    """It would otherwise wait for half a minute or more. The attempt after that waits again."""
+
+    async def story() -> None:
+        owner = Unreachable()
+        follower = LeaderFollower(owner, "127.0.0.1", 1, first_wait=60.0)  # type: ignore[arg-type]
+        await until(lambda: owner.attempts == 1)
+        assert follower.retry()
+        await until(lambda: owner.attempts == 2, seconds=10)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert owner.attempts == 2
+        await asyncio.wait([follower.stop()], timeout=10)
+
+    asyncio.run(story())
+
+
+@pytest.mark.interpreted
+def test_only_an_old_attempt_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that does not answer: a packet may have been lost."""
+
+    async def story() -> None:
+        with start_in_thread() as running, socket.create_server(("127.0.0.1", 0)) as silent:
+            port = silent.getsockname()[1]
+
+            async def attempt() -> tuple[bool, bool]:
+                link = running.server.link
+                link.start("127.0.0.1", port)
+                await until(lambda: link._follower is not None and link._follower.state == "connecting")
+                recent = link.retry()
+                monkeypatch.setattr("replication.follower.RECENT", 0.0)
+                old = link.retry()
+                link.stop()
+                return recent, old
+
+            future = asyncio.run_coroutine_threadsafe(attempt(), running._loop)
+            assert await asyncio.wrap_future(future) == (True, False)
+
+    asyncio.run(story())
 
 
 def test_a_leader_whose_name_is_unknown(servers: Cluster) -> None:
