@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from typing import Final
 
@@ -27,11 +28,15 @@ def choose(given: int | None, usual: int, option: str, taken: set[int] | None = 
 
 
 def is_free(port: int) -> bool:
-    """Return whether a program can listen on this port."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-        return True
+    """Return whether no program listens on this port, neither for IPv4 nor for IPv6: ``localhost`` can mean both."""
+    return not any(_is_used(*each, port) for each in ((socket.AF_INET, HOST), (socket.AF_INET6, "::1")))
+
+
+def _is_used(family: socket.AddressFamily, host: str, port: int) -> bool:
+    try:
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does
+            probe.bind((host, port))
+    except OSError as error:
+        return error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # a machine without IPv6
+    return False

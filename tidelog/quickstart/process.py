@@ -20,7 +20,6 @@ from typing import Final
 import redis
 import uvloop
 
-from tidelog.client import DEFAULT_URL
 from tidelog.client.asyncclient import AsyncClient
 from tidelog.console.application import ConsoleOptions, ConsoleServer
 from tidelog.console.errors import ConsoleError
@@ -116,12 +115,12 @@ class Quickstart:
         options, folder = self._options, self._folder
         port = self._port(options.port, SERVER_PORT, "--port", set())
         console_port = self._port(options.console_port, CONSOLE_PORT, "--console-port", {port})
-        url = DEFAULT_URL if port == SERVER_PORT else f"redis://{ports.HOST}:{port}"
+        url = f"redis://{ports.HOST}:{port}"
         self._say(f"Starting a server with sample data in {folder} ...")
         async with AsyncExitStack() as stack:
             words = ("_tidelog_server", "--bind", ports.HOST, "--port", str(port), "--dir", str(folder / "data"))
             server = await stack.enter_async_context(self._attached("the server", "server.log", words))
-            async with AsyncClient(f"redis://{ports.HOST}:{port}", retry=None) as client:
+            async with AsyncClient(url, retry=None) as client:
 
                 async def answers() -> bool:
                     return bool((await client.redis.info("server"))["process_id"] == server.process.pid)
@@ -153,7 +152,7 @@ class Quickstart:
         return port
 
     def _console(self, url: str, port: int) -> ConsoleServer:
-        about = NextSteps(url, "" if self._options.directory is None else shlex.quote(str(self._folder)))
+        about = NextSteps(url, "" if self._options.directory is None else shlex.quote(str(self._folder.resolve())))
         audit = str(self._folder / "console.jsonl")
         return ConsoleServer(
             ConsoleOptions(Access.of(url), f"{ports.HOST}:{port}", audit_file=audit, next_steps=about)

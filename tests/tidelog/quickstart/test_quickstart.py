@@ -104,6 +104,7 @@ def test_the_commands_of_the_page(running: RunningQuickstart, home: Path, tmp_pa
     shim.write_text(f'#!/bin/sh\nexec {sys.executable} -m tidelog.cli "$@"\n')
     shim.chmod(0o755)
     environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    environment["TIDELOG_URL"] = "redis://127.0.0.1:1"  # of another server, which the commands must not use
 
     def shell(code: str, *command: str) -> str:
         done = subprocess.run(
@@ -132,8 +133,9 @@ def test_the_commands_of_the_page(running: RunningQuickstart, home: Path, tmp_pa
         status, start = steps["worker"].rsplit("\n", 1)
         assert "bill" in shell(status)
         assert start == "tidelog worker tidelog.quickstart.shop:app"
-        assert steps["delete"] == "rm -r tidelog-quickstart"
-        assert (home / "tidelog-quickstart" / folder.MARKER).exists()
+        command, option, directory = steps["delete"].split()
+        assert (command, option) == ("rm", "-r")
+        assert (Path(directory) / folder.MARKER).samefile(home / "tidelog-quickstart" / folder.MARKER)
 
 
 def test_ctrl_c_ends_all_programs_and_a_second_start_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,6 +207,9 @@ def test_a_port_that_is_in_use() -> None:
         assert port < ports.choose(None, port, "--port") < port + ports.TRIED
         with pytest.raises(QuickstartError, match="--port"):
             ports.choose(port, 1, "--port")
+    if socket.has_dualstack_ipv6():
+        with socket.create_server(("::1", free_port()), family=socket.AF_INET6) as taken:
+            assert not ports.is_free(taken.getsockname()[1])
 
 
 def test_the_values_are_the_same_each_time() -> None:

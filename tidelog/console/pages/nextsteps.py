@@ -9,7 +9,6 @@ from typing import Final
 from aiohttp import web
 
 from tidelog.console.pages.site import ConsoleSite
-from tidelog.transport.access import DEFAULT_URL
 
 PATH: Final = "/next-steps"
 
@@ -24,10 +23,8 @@ class NextSteps:
 
 def routes(site: ConsoleSite, about: NextSteps) -> Sequence[web.RouteDef]:
     """Return the route of the page."""
-    values = {
-        "about": about, "option": "" if about.url == DEFAULT_URL else f" --url {about.url}",
-        "cli": f"redis-cli {site.cli_options}".strip(),
-    }  # fmt: skip
+    # The option is also necessary for the default port: TIDELOG_URL of a user may name another server.
+    values = {"about": about, "option": f" --url {about.url}", "cli": f"redis-cli {site.cli_options}".strip()}
 
     async def show(request: web.Request) -> web.Response:
         return site.page(request, "nextsteps.html", **values)
