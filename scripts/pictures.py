@@ -55,8 +55,9 @@ async def loaded(page: Page) -> None:
 PICTURES: Final[dict[str, tuple[str, int, Callable[[Page], Awaitable[None]]]]] = {
     "next-steps": ("/next-steps", 860, loaded),
     "stream": ("/streams/stream?key=page-views", 800, stream),
+    "topic": ("/topics/topic?name=orders", 760, loaded),
     "group": ("/streams/group?key=page-views&group=recommendations", 800, group),
-    "dead-letters": ("/deadletters?queue=orders.dead", 640, dead_letters),
+    "dead-letters": ("/deadletters?queue=orders.dead", 620, dead_letters),
     "overview": ("/", 590, overview),
 }
 

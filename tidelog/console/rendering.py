@@ -67,8 +67,9 @@ class Renderer:
         self._environment.globals |= {"asset": assets.url, "server": server, "navigation": (*first, *NAVIGATION)}
 
     def part(self, template: str, **values: Any) -> str:
-        """Return a template as text."""
-        return self._environment.get_template(template).render(values)
+        """Return a template as text. Surrogates, which JSON strings can have and UTF-8 can't, are escaped."""
+        body = self._environment.get_template(template).render(values)
+        return body.encode("utf-8", "backslashreplace").decode()
 
     def page(
         self, request: web.Request, template: str, session: ConsoleSession | None, status: int = 200, **values: Any

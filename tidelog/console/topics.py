@@ -138,9 +138,12 @@ def _settings(name: str, reply: Any) -> TopicSettings | PageError:
     if reply is None:
         return PageError(404, f"There is no topic {text(name)}.")
     try:
-        return read_settings(name, reply)
+        settings = read_settings(name, reply)
     except TopicError as error:
         return PageError(400, text(str(error)))
+    if settings.partitions is None:
+        return PageError(400, f"The settings of the topic {text(name)} have no number of partitions.")
+    return settings
 
 
 # -- retention as text ---------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from tidelog.console.application import ConsoleServer
 from tidelog.console.compared import MarkedText, compared
 from tidelog.console.pages import search as page
 from tidelog.console.search import EntryFilter
-from tidelog.testing import Server
+from tidelog.testing import Server, running_server
 from tidelog.topics import Topic
 
 EVIL = "<script>document.title='run'</script>"
@@ -242,6 +242,30 @@ def test_searches_are_limited_and_end_with_the_browser(
                     await asyncio.sleep(0.01)
 
         visit(tidelog_server, test, history=False)
+
+
+def test_a_search_reports_the_loss_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    send = search._send
+
+    with running_server() as server:
+        add_user(server, "ann")
+        with server.client() as client:
+            client.tmappend("s", ["n"], [(n,) for n in range(1000)])
+
+        async def killing(link: Any, *calls: Any) -> Any:
+            if calls[0].args[0] != "TCOUNT":
+                await asyncio.to_thread(server.kill)
+            return await send(link, *calls)
+
+        monkeypatch.setattr(search, "_send", killing)
+
+        async def test(visitor: Visitor, console: ConsoleServer) -> None:
+            await visitor.log_in()
+            (found,) = await searched(visitor, "x")
+            assert found[0] == "problem"
+            assert str(server.port) in found[1]
+
+        visit(server, test, history=False)
 
 
 # -- in a browser ------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 import pytest
@@ -20,6 +21,7 @@ from tidelog.client import Client
 from tidelog.client.entries import Entry, StreamId, StreamPolicy
 from tidelog.console import merged, topics
 from tidelog.console.application import ConsoleServer
+from tidelog.console.pages.stream import VIEWS
 from tidelog.console.records import TopicDecoder
 from tidelog.testing import Server
 from tidelog.topics import Topic, admin
@@ -369,6 +371,43 @@ def test_retention_has_a_preview(tidelog_server: Server, tmp_path: Path) -> None
     assert lines[0]["detail"]["evicted"] == 10
     assert lines[2]["detail"] == {"retention": "10 records per partition; others are dropped"}
     assert lines[3]["result"].startswith("NOPERM")
+
+
+def test_odd_settings_and_values_are_shown(tidelog_server: Server) -> None:
+    add_user(tidelog_server, "ann")
+    odd = f"{EVIL}\x00\u202e"
+    names = ["codec", odd, "none", "wide", "list", "json"]
+    with tidelog_server.client() as client:
+
+        def write(name: str, **settings: Any) -> None:
+            default = {"version": 1, "partitions": 2, "hash": "crc32", "partition_by": None, "codec": "plain"}
+            client.redis.set(f"topic:{name}", json.dumps(default | settings))
+
+        write("codec", codec=odd, fields={odd: odd}, partition_by=odd)
+        write(odd)
+        write("none", partitions=None)
+        write("wide", partitions=100_000)
+        write("json", codec="json")
+        client.tappend("topic:list", {"n": 1})
+        client.tappend("codec:0", {odd: odd})
+        client.redis.xgroup_create("codec:0", odd, "0")
+        for data in ('{"\\ud800": "\\ud800"}', '{"a": NaN}', '{"a": 1e999}', "null", f'{{"a": {"1" * 5000}}}'):
+            client.tappend("json:0", {"data": data})
+        ids = [found.id for found in client.trange("json:0")]
+
+    async def test(visitor: Visitor, console: ConsoleServer) -> None:
+        await visitor.log_in()
+        pages = ["/topics/topic", "/topics/records", "/topics/delayed", "/topics/retention"]
+        paths = [f"{page}?name={quote(name)}" for page in pages for name in names]
+        paths += [f"/groups?topic={quote(name)}" for name in names] + ["/topics", "/groups", "/topics?pattern=%ff"]
+        paths += [f"/streams/entry?key=json:0&id={at}&view={view}" for at in ids for view in VIEWS]
+        paths += [f"/streams/search/events?topic={quote(name)}&words=x" for name in names]
+        for path in paths:
+            status, text, _ = await visitor.get(path)
+            assert status in (200, 400, 404), path
+            assert "<script>document" not in text
+
+    visit(tidelog_server, test)
 
 
 # -- in a browser ------------------------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ class RetentionPages:
             raise page_error(evicted)
         return self._site.part(
             "retention_preview.html", action=f"/streams/retention/set?keyhex={key.hex()}", given=_shown(given),
-            text=topics.policy_text(policy), evicted=evicted, streams=1,
+            text=topics.policy_text(policy), evicted=evicted, streams=1, total=1,
         )  # fmt: skip
 
     async def set_policy(self, request: web.Request) -> web.Response:
@@ -119,6 +119,7 @@ class RetentionPages:
         return self._site.part(
             "retention_preview.html", action=f"/topics/retention/set?name={in_url(name)}", given=_shown(given),
             text=topics.retention_text(kept), evicted=evicted, streams=len(keys),
+            total=settings.partitions,
         )  # fmt: skip
 
     async def set_retention(self, request: web.Request) -> web.Response:
