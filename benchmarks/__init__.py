@@ -2,7 +2,7 @@
 
 ``scripts/bench`` runs the workloads that are declared in ``append``, ``polling``, ``ranges``, ``groups``, ``fanout``,
 ``space``, ``xstreams`` and ``cpu``. ``long``, ``replication``, ``spark``, ``report``, ``pending_memory``, ``turns``,
-``acks``, ``continuousbackup``, ``delays``, ``failovers`` and ``workers`` are separate programs.
+``acks``, ``continuousbackup``, ``delays``, ``failovers``, ``gateway`` and ``workers`` are separate programs.
 
     acks            ``python -m benchmarks.acks``: what replies cost that wait for replicas
     append          appends: by clients, pipeline, payload and appendfsync; many in one command; the ceiling
@@ -16,6 +16,7 @@
     failovers       ``python -m benchmarks.failovers``: pauses of a writer while the leader of a group changes
     fanout          many clients blocked on one stream
     flows/          ``python -m benchmarks.flows``: events per second through a flow
+    gateway         ``python -m benchmarks.gateway``: event streams of the HTTP gateway: memory, and time of delivery
     groups          reads and acknowledgements of a group's messages; the memory of the messages
     jetstream       starts nats-server and implements its protocol
     load            redis-benchmark, and requests over a raw socket whose replies are counted
