@@ -12,8 +12,8 @@ HOST: Final = "127.0.0.1"  # only this machine can connect
 TRIED: Final = 100  # ports after the usual one
 
 
-def choose(given: int | None, usual: int, option: str, taken: set[int] | None = None) -> int:
-    """Return ``given`` if it is free; for None, ``usual`` or the next free port. taken: ports that are to stay free.
+def choose(given: int | None, usual: int, option: str) -> int:
+    """Return ``given`` if it is free; for None, ``usual`` or the next free port.
 
     Raises QuickstartError if ``given``, or all ports, are in use.
     """
@@ -22,7 +22,7 @@ def choose(given: int | None, usual: int, option: str, taken: set[int] | None = 
             raise QuickstartError(f"port {given} is in use: choose another {option}, or omit the option")
         return given
     for port in range(usual, usual + TRIED):
-        if port not in (taken or ()) and is_free(port):
+        if is_free(port):
             return port
     raise QuickstartError(f"the ports {usual} to {usual + TRIED - 1} are in use: choose another port with {option}")
 

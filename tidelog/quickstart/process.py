@@ -14,6 +14,7 @@ from asyncio.subprocess import PIPE, STDOUT, Process
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -38,7 +39,8 @@ STARTS_WITHIN: Final = 60.0  # s for the server, and for the sample data
 STOPS_WITHIN: Final = 15.0  # s for each program; acknowledged writes survive SIGKILL
 TURN: Final = 0.05  # s between two checks whether a program is ready
 SAMPLES: Final = "tidelog.quickstart.samples"
-QUOTED: Final = 2000  # characters of the log of a program that has failed
+LINES: Final = 5  # the last lines of the log of a program that has failed are printed
+QUOTED: Final = 2000  # bytes of them, at most
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,12 @@ class SampleProgram:
 
     def ended(self) -> QuickstartError:
         """Return the error that this program has ended."""
-        last = self.log.read_text(errors="replace")[-QUOTED:].strip()
-        return QuickstartError(f"{self.name} has ended with status {self.process.returncode}. {self.log}:\n{last}")
+        with self.log.open("rb") as file:
+            file.seek(max(0, self.log.stat().st_size - QUOTED))
+            last = "\n".join(file.read().decode(errors="replace").splitlines()[-LINES:])
+        return QuickstartError(
+            f"{self.name} has ended with status {self.process.returncode}. {self.log} ends with\n{last}"
+        )
 
     async def until(self, ready: Callable[[], Awaitable[bool]]) -> None:
         """Wait for a condition. Raises QuickstartError if the program ends before, or if it takes too long."""
@@ -112,32 +118,21 @@ class Quickstart:
                 process.kill()
 
     async def _run(self, show: Callable[[str], None]) -> None:
-        options, folder = self._options, self._folder
-        port = self._port(options.port, SERVER_PORT, "--port", set())
-        console_port = self._port(options.console_port, CONSOLE_PORT, "--console-port", {port})
-        url = f"redis://{ports.HOST}:{port}"
-        self._say(f"Starting a server with sample data in {folder} ...")
+        self._say(f"Starting a server with sample data in {self._folder} ...")
+        if self._options.console_port is not None:
+            ports.choose(self._options.console_port, CONSOLE_PORT, "--console-port")
         async with AsyncExitStack() as stack:
-            words = ("_tidelog_server", "--bind", ports.HOST, "--port", str(port), "--dir", str(folder / "data"))
-            server = await stack.enter_async_context(self._attached("the server", "server.log", words))
+            server, url = await self._start_server(stack)
+            samples = await stack.enter_async_context(
+                self._attached("the sample program", "samples.log", (SAMPLES,), TIDELOG_URL=url)
+            )
             async with AsyncClient(url, retry=None) as client:
-
-                async def answers() -> bool:
-                    return bool((await client.redis.info("server"))["process_id"] == server.process.pid)
 
                 async def is_complete() -> bool:
                     return bool(await client.redis.exists(history.MARK))
 
-                await server.until(answers)
-                samples = await stack.enter_async_context(
-                    self._attached("the sample program", "samples.log", (SAMPLES,), TIDELOG_URL=url)
-                )
                 await samples.until(is_complete)
-            console = self._console(url, console_port)
-            try:
-                await console.start()
-            except ConsoleError as error:
-                raise QuickstartError(f"{str(error).partition(';')[0]}; use another --console-port") from None
+            console = await self._start_console(url)
             stack.push_async_callback(console.stop)
             self._say(f"Server   {url}")
             self._say(f"Console  {console.url}  (user default, no password)")
@@ -145,8 +140,36 @@ class Quickstart:
             show(console.url)
             await self._until_the_server_ends(server, samples)
 
-    def _port(self, given: int | None, usual: int, option: str, taken: set[int]) -> int:
-        port = ports.choose(given, usual, option, taken)
+    async def _start_server(self, stack: AsyncExitStack) -> tuple[SampleProgram, str]:
+        """Start the server, and return it and its URL when it replies."""
+        while True:
+            port = self._port(self._options.port, SERVER_PORT, "--port")
+            url = f"redis://{ports.HOST}:{port}"
+            words = ("_tidelog_server", "--bind", ports.HOST, "--port", str(port), "--dir", str(self._folder / "data"))
+            server = await stack.enter_async_context(self._attached("the server", "server.log", words))
+            async with AsyncClient(url, retry=None) as client:
+                try:
+                    await server.until(partial(_is_process, client, server.process.pid))
+                except QuickstartError:
+                    if self._options.port is None and server.process.returncode is not None and not ports.is_free(port):
+                        continue  # another program, such as a second quickstart, has taken the port meanwhile
+                    raise
+            return server, url
+
+    async def _start_console(self, url: str) -> ConsoleServer:
+        while True:
+            port = self._port(self._options.console_port, CONSOLE_PORT, "--console-port")
+            console = self._console(url, port)
+            try:
+                await console.start()
+            except ConsoleError as error:
+                if self._options.console_port is None and not ports.is_free(port):
+                    continue
+                raise QuickstartError(f"{str(error).partition(';')[0]}; use another --console-port") from None
+            return console
+
+    def _port(self, given: int | None, usual: int, option: str) -> int:
+        port = ports.choose(given, usual, option)
         if given is None and port != usual:
             self._say(f"Port {usual} is in use, so port {port} is used ({option} chooses another one).")
         return port
@@ -195,6 +218,11 @@ class Quickstart:
             except TimeoutError:
                 process.kill()
                 await process.wait()
+
+
+async def _is_process(client: AsyncClient, pid: int) -> bool:
+    """Return whether this process answers."""
+    return bool((await client.redis.info("server"))["process_id"] == pid)
 
 
 def run(options: QuickstartOptions, say: Callable[[str], None], show: Callable[[str], None]) -> None:

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from tidelog import Client
 from tidelog.cli.program import main
 from tidelog.quickstart import folder, history, ports, shop
 from tidelog.quickstart.errors import QuickstartError
+from tidelog.quickstart.process import Quickstart, QuickstartOptions
 from tidelog.testing import free_port
 
 pytestmark = pytest.mark.slow  # each test starts programs
@@ -212,6 +214,23 @@ def test_a_port_that_is_in_use() -> None:
             assert not ports.is_free(taken.getsockname()[1])
 
 
+def test_another_program_takes_the_port_while_the_server_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", free_port())) as taken:
+        offered = [taken.getsockname()[1], free_port()]
+        remaining = iter(offered)
+        monkeypatch.setattr(ports, "choose", lambda *_: next(remaining))
+
+        async def started(directory: Path, lock: int) -> str:
+            quickstart = Quickstart(QuickstartOptions(directory), directory, lock, lambda _: None)
+            async with AsyncExitStack() as stack:
+                return (await quickstart._start_server(stack))[1]
+
+        with folder.opened(tmp_path) as (directory, lock):
+            assert asyncio.run(started(directory, lock)) == f"redis://127.0.0.1:{offered[1]}"
+
+
 def test_the_values_are_the_same_each_time() -> None:
     now = 1_800_000_000_000
     assert list(history.views_of_a_day(now)) == list(history.views_of_a_day(now))
@@ -227,4 +246,4 @@ def test_it_ends_if_the_server_does(running: RunningQuickstart) -> None:
     assert server in running.children
     os.kill(server, signal.SIGKILL)
     assert running.process.wait(60) == 1
-    assert "Error: the server has ended with status -9. tidelog-quickstart/server.log:" in running.output
+    assert "Error: the server has ended with status -9. tidelog-quickstart/server.log ends with" in running.output
