@@ -23,7 +23,7 @@ import tidelog
 from tests import test_installation
 from tests.test_build import C_MODULES, SUFFIX
 from tests.waiting import eventually
-from tests.wheels import KINDS, ROOT, Installation, clean, install, run, wheel
+from tests.wheels import COMPILED, KINDS, ROOT, Installation, clean, install, run, wheel
 from tidelog import Client
 from tidelog.testing import free_port
 
@@ -78,6 +78,8 @@ def check_contents(found: Path, kind: str) -> None:
     else:
         assert all(any(name.endswith(module) for name in compiled) for module in C_MODULES)
         assert "_tidelog_server/tidelog__mypyc" in compiled
+        hot = [path for folder in COMPILED for path in (ROOT / folder).rglob("*.py") if path.name != "__init__.py"]
+        assert {f"_tidelog_server/{path.relative_to(ROOT).with_suffix('')}" for path in hot} <= set(compiled)
     extras = re.findall(r"^Provides-Extra: (.+)$", metadata, re.MULTILINE)
     assert sorted(extras) == sorted(PROJECT["optional-dependencies"])
 
