@@ -10,11 +10,14 @@
     retention  removes old backups
     logchunks  the files of the log of a continuous backup
     logwriter  collects the log of a server, and writes it as such files
+    logmerge  merges these files, so that their number remains small
+    overlaps  which of them to use during a merge
     logstate  the file that says where a log ends
     continuous  the process that follows a server
     supervised  runs it, and ends it if it hangs
     lagmonitor  how far it is behind the server
     recurring  takes further base backups while the process follows the server
+    merging   merges files while the process follows the server
     resume    where that process continues after a restart
     ranges    the ranges that can be restored from a target
     overview  what a target contains, and how old it is

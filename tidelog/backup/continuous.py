@@ -32,6 +32,7 @@ from tidelog.backup.lock import LockLostError, TargetLock
 from tidelog.backup.logstate import LogState
 from tidelog.backup.logwriter import LogWriter
 from tidelog.backup.manifest import backups, load
+from tidelog.backup.merging import RecurringMerge
 from tidelog.backup.recurring import RecurringBase
 from tidelog.backup.resume import ResumePoint, resume_point
 from tidelog.backup.retention import prune
@@ -71,6 +72,7 @@ class ContinuousBackup:
         self._url = url
         self._place = target_at(target)
         self._recurring = RecurringBase(url, target, options.every, options.keep, say, stop)
+        self._merge = RecurringMerge(target, say, stop)
         self.monitor = LagMonitor(options.lag, say)
         self._options = options
         self._say = say
@@ -103,6 +105,7 @@ class ContinuousBackup:
                 self._end()
             finally:
                 self._recurring.finish()
+                self._merge.finish()
 
     def _wait(self, error: Exception) -> None:
         delay = self._delays.next()
@@ -195,6 +198,7 @@ class ContinuousBackup:
                 self.monitor.activity = "waiting for the log of the server"
                 self._keep_state(writer)
                 self._recurring.check(self._lock)
+                self._merge.check()
             self._drain(source, writer)
         finally:
             if not self._stop.is_set():  # the lost connection does not delay what has arrived
@@ -231,8 +235,11 @@ class ContinuousBackup:
     def _written(self, writer: LogWriter) -> None:
         self.monitor.activity = f"waiting for a write to {self._place.shown}"
         self._lock.check()
-        writer.write(self._place, self._lock.check)  # the target can be unmounted between the check and the write
+        # The target can be unmounted between the check and the write.
+        chunk = writer.write(self._place, self._lock.check)
         self.monitor.stored(writer.stored)
+        if chunk is not None:
+            self._merge.add(chunk, self._lock)
 
     def _keep_state(self, writer: LogWriter) -> None:
         """Write the state file if that is due."""

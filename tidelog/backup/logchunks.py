@@ -6,15 +6,16 @@
      "times": [[<ms>, <log offset>], ...]}
     BATCH frames, one per commit group (see ``frames``)
 
-A *log* is a directory of chunks without gaps; its name is that of the base backup with which it began. ``begin`` and
-``end`` are log offsets. A pair in ``times`` says that the log ended at that offset at that time (ms since the epoch, by
-the clock of the server). ``first ms`` and ``last ms`` are the times of the first and the last pair. The listing of a
-target is thus its index: no file has to be read to find a log offset or a time.
+A *log* is a directory of chunks without gaps. While chunks are merged (``logmerge``), a record can be in two of them.
+The name of a log is that of the base backup with which it began. ``begin`` and ``end`` are log offsets. A pair in
+``times`` says that the log ended at that offset at that time (ms since the epoch, by the clock of the server).
+``first ms`` and ``last ms`` are the times of the first and the last pair. The listing of a target is thus its index: no
+file has to be read to find a log offset or a time.
 
 Rule 1: a chunk is written once and never changed, and all its records have one replication ID.
 Rule 2: the times of a chunk increase. If the clock was set back by more than CLOCK_STEP, another chunk begins. Smaller
         steps, such as those between the clocks of two servers, are smoothed out.
-Rule 3: ``previous`` makes a missing file visible, with its name.
+Rule 3: ``previous`` names a missing file. Its records may have been in a merged chunk since (``logmerge``).
 """
 
 from __future__ import annotations
@@ -90,6 +91,11 @@ class LogContent:
         at = bisect_right(starts, offset) - 1
         last = self.groups[at]
         return offset if offset >= last.offset + len(last.payload) else last.offset
+
+    def within(self, begin: int, end: int) -> LogContent:
+        """Return the part between two log offsets at which commit groups begin or end."""
+        groups = [group for group in self.groups if begin <= group.offset < end]
+        return LogContent(self.previous, [pair for pair in self.times if begin <= pair[1] <= end], groups)
 
 
 def encode(

@@ -75,14 +75,16 @@ class LogWriter:
             if self._groups:
                 self._times.append(self.known)
 
-    def write(self, place: BackupTarget, confirm: Callable[[], None]) -> None:
-        """Write the pending records as a chunk. Raises BackupError; call it again then.
+    def write(self, place: BackupTarget, confirm: Callable[[], None]) -> LogChunk | None:
+        """Write the pending records as a chunk, and return it; None if there are none.
+
+        Raises BackupError; call it again then.
 
         ``confirm``: called after the write; raises BackupError if the target is not the one of this backup.
         """
         if self._ready is None:
             if not self._groups:
-                return
+                return None
             self._ready = logchunks.encode(self.log, self._replid, self.previous, self._groups, self._times)
             self._groups, self._size = [], 0
         chunk, raw = self._ready
@@ -92,3 +94,4 @@ class LogWriter:
             raise BackupError(f"{place.shown}/{chunk.file}: what was read back is not what was written")
         confirm()
         self.previous, self.stored, self._ready = chunk.name, chunk.end, None
+        return chunk

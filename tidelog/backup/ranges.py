@@ -4,7 +4,7 @@ Rule 1: a log can follow a base backup if it has the replication ID of the base 
         offset identify one sequence of bytes. The base backup with which a log began has the log's name.
 Rule 2: a range has no gaps. If a chunk is missing, a range ends before it, and another one begins at the next base
         backup after it, if there is one.
-Rule 3: only file names and manifests are read.
+Rule 3: only file names, manifests, and state files are read.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from datetime import datetime
 from tidelog.backup import logstate
 from tidelog.backup.logchunks import FOLDER, LogChunk
 from tidelog.backup.manifest import BackupManifest, backups, load
+from tidelog.backup.overlaps import resolved
 from tidelog.backup.targets import BackupError, BackupTarget
 
 
@@ -27,8 +28,9 @@ class StoredLog:
     """A log at the target."""
 
     name: str
-    chunks: list[LogChunk]  # in order, not empty
+    chunks: list[LogChunk]  # in order, not empty; each record is in one of them
     state: logstate.LogState | None  # None: missing
+    superfluous: list[LogChunk] = field(default_factory=list)  # other chunks with the same records, see ``overlaps``
 
     @property
     def end_ms(self) -> int:
@@ -40,7 +42,7 @@ class StoredLog:
     def holes(self) -> Iterator[tuple[int, int]]:
         """Yield the log offsets between which chunks are missing; the second is -1 at the end of the log."""
         for one, two in zip(self.chunks, self.chunks[1:], strict=False):
-            if one.end != two.begin:
+            if one.end < two.begin:
                 yield one.end, two.begin
         if self.state is not None and self.state.offset > self.chunks[-1].end:
             yield self.chunks[-1].end, -1
@@ -81,7 +83,15 @@ def ms_of(moment: str) -> int:
 
 
 def logs(place: BackupTarget) -> list[StoredLog]:
-    """Return the logs at a target, oldest first. Raises BackupError if the target can't be listed."""
+    """Return the logs at a target, oldest first. Raises BackupError if the target can't be listed.
+
+    If a log has a gap, the target is listed again. A merge may have moved records to another file in the meantime.
+    """
+    found = _logs(place)
+    return _logs(place) if any([*log.holes()] for log in found) else found
+
+
+def _logs(place: BackupTarget) -> list[StoredLog]:
     found: dict[str, list[LogChunk]] = defaultdict(list)
     for file, size in place.names(FOLDER).items():
         log, _, name = file.removeprefix(f"{FOLDER}/").partition("/")
@@ -92,12 +102,23 @@ def logs(place: BackupTarget) -> list[StoredLog]:
         state = None
         with suppress(BackupError):
             state = logstate.read(place, name)
-        made.append(StoredLog(name, sorted(found[name], key=lambda chunk: (chunk.begin, chunk.end)), state))
+        used, superfluous = resolved(found[name])
+        made.append(StoredLog(name, used, state, superfluous))
     return made
 
 
-def ranges(place: BackupTarget) -> list[RestorableRange]:
+def chunks_of(place: BackupTarget, log: str) -> list[LogChunk]:
+    """Return all chunks of one log. Raises BackupError if the target can't be listed."""
+    prefix = f"{FOLDER}/{log}"
+    files = place.names(prefix).items()
+    chunks = (LogChunk.named(log, file.removeprefix(f"{prefix}/"), size) for file, size in files)
+    return [chunk for chunk in chunks if chunk is not None]
+
+
+def ranges(place: BackupTarget, stored: list[StoredLog] | None = None) -> list[RestorableRange]:
     """Return the ranges that can be restored, oldest first. Damaged manifests are skipped.
+
+    ``stored``: the result of ``logs``, if the caller needs both to be consistent.
 
     Raises BackupError if the target can't be listed.
     """
@@ -107,7 +128,7 @@ def ranges(place: BackupTarget) -> list[RestorableRange]:
             bases.append(load(place, name))
     found: list[RestorableRange] = []
     followed = set[str]()
-    for log in logs(place):
+    for log in logs(place) if stored is None else stored:
         for part in _contiguous(log.chunks):
             matching = [base for base in bases if _follows(base, log.name, part)]
             if matching:
@@ -122,7 +143,7 @@ def ranges(place: BackupTarget) -> list[RestorableRange]:
 def _contiguous(chunks: list[LogChunk]) -> Iterator[list[LogChunk]]:
     part = [chunks[0]]
     for chunk in chunks[1:]:
-        if chunk.begin != part[-1].end:
+        if chunk.begin > part[-1].end:
             yield part
             part = []
         part.append(chunk)

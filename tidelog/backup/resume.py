@@ -38,7 +38,7 @@ def resume_point(place: BackupTarget) -> ResumePoint | None:
     logs, names = ranges.logs(place), backups(place)
     if not names:
         return None
-    if logs and (logs[-1].name in names or _is_used(place, logs[-1])):
+    if logs and (logs[-1].name in names or _is_used(place, logs)):
         found = _end_of(place, logs[-1])
         if found is not None:
             return found
@@ -50,9 +50,9 @@ def resume_point(place: BackupTarget) -> ResumePoint | None:
     return None
 
 
-def _is_used(place: BackupTarget, log: ranges.StoredLog) -> bool:
-    """Return whether a base backup can be followed by the end of a log. The one that it began with may be removed."""
-    return any(each.chunks[-1:] == log.chunks[-1:] for each in ranges.ranges(place))
+def _is_used(place: BackupTarget, logs: list[ranges.StoredLog]) -> bool:
+    """Return whether the end of the last log can follow a base backup. The one that it began with may be removed."""
+    return any(each.chunks[-1:] == logs[-1].chunks[-1:] for each in ranges.ranges(place, logs))
 
 
 def _end_of(place: BackupTarget, log: ranges.StoredLog) -> ResumePoint | None:

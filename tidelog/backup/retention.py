@@ -45,12 +45,12 @@ def _prune_logs(place: BackupTarget, oldest: str, lock: TargetLock) -> None:
     """Remove the log before the remaining backups, of which ``oldest`` is the first."""
     listed = ranges.logs(place)
     first: dict[str, int] = {}  # log -> log offset of the first base backup that it follows
-    for each in ranges.ranges(place):
+    for each in ranges.ranges(place):  # listed again, see Rule 3
         for log_name in {chunk.log for chunk in each.chunks}:
             first[log_name] = min(each.begin, first.get(log_name, each.begin))
     for log in listed:
         unused = log.name not in first and log.name < oldest
-        for chunk in log.chunks:
+        for chunk in [*log.chunks, *log.superfluous]:
             lock.confirm()
             if unused or (log.name in first and chunk.end < first[log.name]):
                 place.remove(chunk.file)

@@ -45,11 +45,12 @@ class RestorePoint:
 
 def latest(place: BackupTarget) -> RestorePoint:
     """Return the newest point of a target. Raises BackupError if the log at its end has a gap."""
-    found = ranges.ranges(place)
+    stored = ranges.logs(place)  # once: it grows while a backup is running
+    found = ranges.ranges(place, stored)
     if not found:
         raise BackupError(f"there is no backup at {place.shown}")
     newest = max(found, key=lambda each: each.end_ms)
-    last = max(ranges.logs(place), key=lambda log: log.end_ms, default=None)
+    last = max(stored, key=lambda log: log.end_ms, default=None)
     if last is not None and last.end_ms >= newest.end_ms:
         reached = newest.chunks[-1:] == last.chunks[-1:]
         if not reached or any(end < 0 for _, end in last.holes()):
@@ -82,13 +83,13 @@ def log_after(place: BackupTarget, base: BackupManifest | None) -> list[LogChunk
 
     Raises BackupError if a chunk is missing.
     """
-    found = ranges.ranges(place)
+    stored = ranges.logs(place)
+    found = ranges.ranges(place, stored)
     if base is None:
-        stored = ranges.logs(place)
         chunks = [chunk for log in stored for chunk in log.chunks]
     else:
         chunks = [c for r in found if base.name in {b.name for b in r.bases} for c in r.after(base, r.end)]
-        stored = [log for log in ranges.logs(place) if log.name in {chunk.log for chunk in chunks}]
+        stored = [log for log in stored if log.name in {chunk.log for chunk in chunks}]
         stored = [log for log in stored if any(begin >= chunks[-1].end for begin, _ in log.holes())]
     gaps = [log for log in stored if [*log.holes()]]
     if gaps:

@@ -165,7 +165,8 @@ def backups(target: str, as_json: bool, max_age: float | None) -> None:
             rows += [[name, why, *[""] * 4] for name, why in found.damaged]
             table(["name", "began (UTC)", "size", "shared", "entries", "server"], sorted(rows))
             _print_ranges(found.ranges)
-            _print_writer(found)
+            if found.writer is not None or any(each.chunks for each in found.ranges):
+                _print_writer(found)
         if max_age is not None and found.age > max_age:
             raise click.ClickException(f"{place.shown} was up to date {found.age:.0f} s ago (--max-age {max_age:g})")
 

@@ -13,15 +13,21 @@ from tidelog.backup import ranges
 from tidelog.backup.ranges import RestorableRange
 from tidelog.backup.targets import LocalTarget
 
+#: Files of the log are merged after half a second instead of five minutes.
+MERGE_SOON = (
+    "from tidelog.backup import logmerge, merging; logmerge.LEVELS = (500, 2000, 8000); merging.EVERY = 0.1"
+)
+
 
 class Follower:
-    """The process, which is stopped by SIGTERM at the end of the block."""
+    """The process, which is stopped by SIGTERM at the end of the block. ``before``: Python code that it runs first."""
 
-    def __init__(self, target: Path, node: Node, *options: object, place: str = "") -> None:
+    def __init__(self, target: Path, node: Node, *options: object, place: str = "", before: str = "") -> None:
         self.target = target
         self.lines: list[str] = []
         self._killed = False
-        self.process = start("backup", target, "--continuous", "--lag", 1, "--url", place or url(node), *options)
+        words = ("backup", target, "--continuous", "--lag", 1, "--url", place or url(node))
+        self.process = start(*words, *options, before=before)
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
 

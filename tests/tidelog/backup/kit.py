@@ -30,10 +30,11 @@ def url(node: Node) -> str:
     return f"redis://127.0.0.1:{node.port}"
 
 
-def start(*words: object, preexec: Callable[[], None] | None = None) -> Started:
-    """The program in a process of its own."""
+def start(*words: object, preexec: Callable[[], None] | None = None, before: str = "") -> Started:
+    """The program in a process of its own. ``before``: Python code that is run first."""
+    program = ["-c", f"{before}; from tidelog.cli.program import main; main()"] if before else ["-m", "tidelog.cli"]
     return subprocess.Popen(
-        [sys.executable, "-m", "tidelog.cli", *map(str, words)],
+        [sys.executable, *program, *map(str, words)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=preexec,
     )  # fmt: skip
 

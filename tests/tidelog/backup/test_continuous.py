@@ -8,6 +8,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from click.testing import CliRunner
 
 from tests.replication.cluster import Cluster, Node, assert_same, new_port, wait_until
 from tests.replication.groups import Group
-from tests.tidelog.backup.continuouskit import Follower, found, log_files, stored
+from tests.tidelog.backup.continuouskit import MERGE_SOON, Follower, found, log_files, stored
 from tests.tidelog.backup.kit import manifests, tidelog, url
 from tidelog.cli.program import main
 
@@ -119,6 +120,29 @@ def test_a_killed_backup_continues(servers: Cluster, target: Path) -> None:
     assert (len(manifests(target)), len(found(target))) == (1, 1)
     assert leader.syncs == (1, 1)
     assert restored_until(servers, target, end).digest() == program.digests[end]
+
+
+def test_kills_while_files_are_merged(servers: Cluster, target: Path) -> None:
+    leader, chance = servers.node(), random.Random()
+    program = Program(leader)
+    for number in range(2):
+        with Follower(target, leader, before=MERGE_SOON) as backup:
+            wait_until(lambda: manifests(target), "a base backup")
+            end = time.monotonic() + chance.uniform(1.5, 3)  # the kill must come at a random moment
+            while time.monotonic() < end:
+                program.run(1)
+                time.sleep(0.05)
+            backup.has(leader)
+            if not number:
+                backup.kill()
+    merged = [chunk for each in found(target) for chunk in each.chunks if chunk.last_ms - chunk.first_ms > 1000]
+    assert merged
+    assert (len(manifests(target)), len(found(target))) == (1, 1)
+    tidelog("verify", target, "--all")
+    base = found(target)[0].begin
+    points = [offset for offset in program.digests if offset > base]
+    for offset in (chance.choice(points[:-1]), points[-1]):
+        assert restored_until(servers, target, offset).digest() == program.digests[offset]
 
 
 def test_a_killed_server_is_followed_again(servers: Cluster, target: Path) -> None:

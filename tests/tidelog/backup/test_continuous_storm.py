@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.replication.cluster import Cluster, assert_same, cluster, in_sync, wait_until
-from tests.tidelog.backup.continuouskit import Follower, found
+from tests.tidelog.backup.continuouskit import MERGE_SOON, Follower, found
 from tests.tidelog.backup.kit import manifests, tidelog
 from tests.tidelog.backup.test_continuous import Program
 
@@ -43,7 +43,7 @@ def test_random_kills(made: Cluster, tmp_path: Path, source: str) -> None:
     end_at = time.monotonic() + 30 * MINUTES
     turns = 0
     with ExitStack() as backups:
-        backup = backups.enter_context(Follower(target, followed))
+        backup = backups.enter_context(Follower(target, followed, before=MERGE_SOON))
         wait_until(lambda: manifests(target), "a base backup")
         while not turns or time.monotonic() < end_at:
             turns += 1
@@ -53,7 +53,7 @@ def test_random_kills(made: Cluster, tmp_path: Path, source: str) -> None:
             if what == "backup":
                 backup.kill()
                 program.run(chance.randrange(20))
-                backup = backups.enter_context(Follower(target, followed))
+                backup = backups.enter_context(Follower(target, followed, before=MERGE_SOON))
                 wait_until(lambda: backup.said("following the log"), "it has connected")  # noqa: B023
             elif what == "leader":
                 leader.kill()
