@@ -57,7 +57,7 @@ PICTURES: Final[dict[str, tuple[str, int, Callable[[Page], Awaitable[None]]]]] =
     "stream": ("/streams/stream?key=page-views", 800, stream),
     "topic": ("/topics/topic?name=orders", 760, loaded),
     "group": ("/streams/group?key=page-views&group=recommendations", 800, group),
-    "dead-letters": ("/deadletters?queue=orders.dead", 620, dead_letters),
+    "dead-letters": ("/deadletters?queue=orders.dead", 540, dead_letters),
     "overview": ("/", 590, overview),
 }
 

@@ -3,14 +3,15 @@
 Rule 1: pending messages are read in pages, and the entries that a reset reads again are counted, not read. A
         redis-server has no TCOUNT: there, at most COUNTED entries are counted.
 Rule 2: XINFO GROUPS returns all groups of a stream. Only the rows of a page are interpreted; the selection of a page
-        among more than THREADED groups runs in a thread.
+        from more than THREADED groups runs in a thread.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any, Final
 
 from tidelog.client import calls
@@ -83,38 +84,41 @@ class StreamGroups:
 
     async def page(self, key: bytes, words: bytes = b"", order: str = "name", start: int = 0) -> GroupPage:
         """Return a page of the groups whose names contain ``words``. order: one of ORDERS. Raises PageError."""
-        (reply,) = await self._ask(plain("XINFO", "GROUPS", key))
-        if len(reply) > THREADED:
-            found = await asyncio.to_thread(selected, reply, words, order)
+        rows = await self._rows(key)
+        if len(rows) > THREADED:
+            found = await asyncio.to_thread(selected, rows, words, order)
         else:
-            found = selected(reply, words, order)
+            found = selected(rows, words, order)
         start = min(start, max(0, len(found) - 1) // LISTED * LISTED)
-        rows = [group_of(row) for row in found[start : start + LISTED]]
-        return GroupPage(await self._with_lag(key, rows), start, len(found), len(reply))
+        shown = [group_of(row) for row in found[start : start + LISTED]]
+        return GroupPage(await self._with_lag(key, shown), start, len(found), len(rows))
 
     async def one(self, key: bytes, name: bytes) -> GroupSummary:
         """Return one group. Raises PageError."""
-        (reply,) = await self._ask(plain("XINFO", "GROUPS", key))
-        found = [group_of(row) for row in named(reply, name)]
+        found = [group_of(row) for row in named(await self._rows(key), name)]
         if not found:
             raise PageError(404, f"The stream {text(key)} has no group {text(name)}.")
         return (await self._with_lag(key, found))[0]
 
+    async def _rows(self, key: bytes) -> list[GroupRow]:
+        (reply,) = await self._ask(plain("XINFO", "GROUPS", key))
+        return rows_of(reply)
+
     async def _with_lag(self, key: bytes, groups: Sequence[GroupSummary]) -> list[GroupSummary]:
-        sent: list[Call[Any]] = []
-        for group in groups:
-            sent.append(self._reader.range_call(key, f"({group.position}", 1))
-            if self._reader.tidelog:
-                sent.append(calls.tcount(key, f"({group.position}"))
+        sent = [call for group in groups for call in self.lag_calls(key, group)]
         replies = iter(await self._ask(*sent) if sent else [])
-        rows = []
-        for group in groups:
-            unread = next(replies)
-            lag = next(replies) if self._reader.tidelog else group.lag
-            rows.append(GroupSummary(
-                group.name, group.position, group.pending, group.consumers, lag, unread[0].id.ms if unread else None
-            ))  # fmt: skip
-        return rows
+        return [self.measured(group, replies) for group in groups]
+
+    def lag_calls(self, key: bytes, group: GroupSummary) -> list[Call[Any]]:
+        """Return the calls whose replies ``measured`` reads."""
+        first = self._reader.range_call(key, f"({group.position}", 1)
+        return [first, calls.tcount(key, f"({group.position}")] if self._reader.tidelog else [first]
+
+    def measured(self, group: GroupSummary, replies: Iterator[Any]) -> GroupSummary:
+        """Return a group with its lag, from the next replies."""
+        unread = next(replies)
+        lag = next(replies) if self._reader.tidelog else group.lag
+        return replace(group, lag=lag, oldest_unread=unread[0].id.ms if unread else None)
 
     async def pending(self, key: bytes, name: bytes, after: StreamId | None) -> list[PendingMessageRow]:
         """Return a page of pending messages, oldest ID first, after an ID."""
@@ -132,7 +136,7 @@ class StreamGroups:
         """
         (reply,) = await self._ask(plain("XINFO", "CONSUMERS", key, name))
         if len(reply) > CONSUMERS:
-            pending = column(reply, b"pending")
+            pending = 2 * reply[0][::2].index(b"pending") + 1
             reply.sort(key=lambda row: -row[pending])
         return [_pairs(row) for row in reply[:CONSUMERS]], len(reply)
 
@@ -191,22 +195,33 @@ class StreamGroups:
 
 
 # -- rows of XINFO GROUPS ------------------------------------------------------------------------------------------
-def selected(rows: Sequence[Any], words: bytes, order: str) -> list[Any]:
+GroupRow = tuple[bytes, bytes, int, int, int | None]  # the values of _FIELDS
+_FIELDS: Final = (b"name", b"last-delivered-id", b"pending", b"consumers", b"lag")
+
+
+def rows_of(reply: Sequence[list[Any]]) -> list[GroupRow]:
+    """Return the rows of a reply of XINFO GROUPS: about 2 ms for 10,000 groups."""
+    if not reply:
+        return []
+    names = reply[0][::2]  # all rows have the same fields in the same order
+    there = [2 * names.index(name) + 1 for name in _FIELDS if name in names]
+    rows: list[Any] = list(map(itemgetter(*there), reply))
+    return rows if len(there) == len(_FIELDS) else [(*row, None) for row in rows]  # Redis before 7 has no lag
+
+
+def selected(rows: Sequence[GroupRow], words: bytes, order: str) -> list[GroupRow]:
     """Return the rows whose groups match a filter, in an order of ORDERS."""
-    name, position, pending = column(rows, b"name"), column(rows, b"last-delivered-id"), column(rows, b"pending")
-    found = [row for row in rows if words in row[name]] if words else list(rows)
-    found.sort(key=lambda row: row[name])
+    found = sorted(row for row in rows if words in row[0])
     if order == "position":
-        found.sort(key=lambda row: position_of(row[position]))
+        found.sort(key=lambda row: position_of(row[1]))
     elif order == "pending":
-        found.sort(key=lambda row: -row[pending])
+        found.sort(key=lambda row: -row[2])
     return found
 
 
-def named(rows: Sequence[Any], name: bytes) -> list[Any]:
+def named(rows: Sequence[GroupRow], name: bytes) -> list[GroupRow]:
     """Return the rows of the group with a name: one or none."""
-    at = column(rows, b"name")
-    return [row for row in rows if row[at] == name]
+    return [row for row in rows if row[0] == name]
 
 
 def position_of(raw: bytes) -> tuple[int, ...]:
@@ -214,18 +229,10 @@ def position_of(raw: bytes) -> tuple[int, ...]:
     return tuple(map(int, raw.split(b"-")))
 
 
-def column(rows: Sequence[Any], name: bytes) -> int:
-    """Return where rows have the value of a field. All rows of a reply have the same fields in the same order."""
-    return 2 * rows[0][::2].index(name) + 1 if rows else 0
+def group_of(row: GroupRow) -> GroupSummary:
+    name, position, pending, consumers, lag = row
+    return GroupSummary(name, StreamId.parse(position), pending, consumers, lag)
 
 
 def _pairs(row: Any) -> dict[str, Any]:
     return {name.decode(): value for name, value in zip(row[::2], row[1::2], strict=True)}
-
-
-def group_of(row: Any) -> GroupSummary:
-    found = _pairs(row)
-    return GroupSummary(
-        found["name"], StreamId.parse(found["last-delivered-id"]), found["pending"], found["consumers"],
-        found.get("lag"),
-    )  # fmt: skip

@@ -1,13 +1,13 @@
 """Groups of the same name on several streams, such as the partitions of a topic, and their resets.
 
 Rule 1: a page reads the groups of at most STREAMS streams and at most GROUPS groups, a few streams at a time.
-Rule 2: lag and pending messages are determined for the rows of a page only: for about MEASURED groups of streams.
+Rule 2: lag and pending messages are determined for the rows of a page only, and for at most MEASURED groups of streams.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from tidelog.client import calls
 from tidelog.client.entries import Entry, StreamId
 from tidelog.console.connection import UserConnection
 from tidelog.console.errors import PageError, page_error
-from tidelog.console.groups import GroupSummary, StreamGroups, column, group_of, named, position_of
+from tidelog.console.groups import GroupRow, GroupSummary, StreamGroups, group_of, named, position_of, rows_of
 from tidelog.console.infotext import text
 from tidelog.console.streams import StreamReader
 from tidelog.options.start import StartPosition
@@ -23,14 +23,16 @@ from tidelog.transport.call import Call, plain
 from tidelog.transport.errors import message_of
 
 STREAMS: Final = 1000  # of a page
-GROUPS: Final = 50_000  # of all streams of a page
+GROUPS: Final = 200_000  # of all streams of a page: about 60 MB
 READ: Final = 20_000  # groups that a request reads, about
 TOGETHER: Final = 50  # streams of a request
 CALLS: Final = 200  # of a request
-MEASURED: Final = 2000
+MEASURED: Final = 2000  # groups of streams, at most, unless a single name is on more
 LISTED_GROUPS: Final = 20  # of a stream whose readers are counted: TGROUP LIST describes all groups
 LISTED: Final = 100  # names of a page
 FEWEST: Final = 10  # names of a page, if they are on many streams
+
+Member = tuple[bytes, GroupRow]  # a stream, and its group
 
 
 @dataclass
@@ -42,6 +44,7 @@ class GroupSet:
     lag: int | None = None  # of all streams; None: not known
     oldest_unread: int | None = None  # ms since 1970, of all streams
     oldest_pending: int | None = None  # ms since 1970: the time of the entry
+    measured: bool = False  # whether the three are known
 
     @property
     def pending(self) -> int:
@@ -114,31 +117,35 @@ class GroupSets:
 
         Raises PageError if there is none.
         """
-        replies, problems, _ = await self._rows(keys)
-        found = [(key, group_of(row)) for key, rows in replies for row in named(rows, name)]
+        replies, problems, _ = await self._rows(keys, name)
+        found = [(key, group_of(row)) for key, rows in replies for row in rows]
         if not found:
             reason = f": {problems[0][1]}" if problems else "."
             raise PageError(404, f"None of the {len(keys):,} streams has a group {text(name)}{reason}")
         states = []
-        few = {key for key, rows in replies if len(rows) <= LISTED_GROUPS}
         for start in range(0, len(found), TOGETHER):
-            states += await self._states(found[start : start + TOGETHER], few)
+            states += await self._states(found[start : start + TOGETHER])
         return states
 
-    async def _states(self, found: Sequence[tuple[bytes, GroupSummary]], few: set[bytes]) -> list[MemberState]:
+    async def _states(self, found: Sequence[tuple[bytes, GroupSummary]]) -> list[MemberState]:
+        infos = await self._connection.read(*(calls.tinfo(key) for key, _ in found)) if self._reader.tidelog else []
+        few = {
+            key for (key, _), info in zip(found, infos, strict=False)
+            if not isinstance(info, Exception) and info.groups <= LISTED_GROUPS
+        }  # fmt: skip
         sent: list[Call[Any]] = []
         for key, group in found:
-            sent += [*self._lag_calls(key, group), plain("XPENDING", key, group.name, "-", "+", 1)]
-            if self._reader.tidelog and key in few:
+            sent += [*self._groups.lag_calls(key, group), plain("XPENDING", key, group.name, "-", "+", 1)]
+            if key in few:
                 sent.append(calls.tgroup_list(key))
-        replies = iter(await self._connection.read(*sent))
+        replies = map(_value, await self._connection.read(*sent))
         states = []
         for key, group in found:
-            measured = self._lag_of(group, replies)
-            oldest = _value(next(replies)) or []
+            measured = self._groups.measured(group, replies)
+            oldest = next(replies) or []
             readers = None
-            if self._reader.tidelog and key in few:
-                listed = _value(next(replies)) or []
+            if key in few:
+                listed = next(replies) or []
                 readers = next((each.readers for each in listed if each.name == group.name), None)
             first = StreamId.parse(oldest[0][0]) if oldest else None
             states.append(MemberState(key, measured, first, int(oldest[0][3]) if oldest else 0, readers))
@@ -169,10 +176,10 @@ class GroupSets:
 
     async def positions(self, keys: Sequence[bytes], name: bytes) -> list[tuple[bytes, GroupSummary]]:
         """Return the group of this name of each stream. Raises PageError if a stream has none."""
-        replies, problems, _ = await self._rows(keys)
+        replies, problems, _ = await self._rows(keys, name)
         if problems:
             raise PageError(403, f"{text(problems[0][0])}: {problems[0][1]}")
-        found = {key: named(rows, name) for key, rows in replies}
+        found = dict(replies)
         for key in keys:
             if not found.get(key):
                 raise PageError(404, f"The stream {text(key)} has no group {text(name)}. Show the page again.")
@@ -187,79 +194,73 @@ class GroupSets:
 
     # -- reading -----------------------------------------------------------------------------------------------------
     async def _rows(
-        self, keys: Sequence[bytes]
-    ) -> tuple[list[tuple[bytes, list[Any]]], list[tuple[bytes, str]], int]:
-        """Return the rows of XINFO GROUPS by stream, the streams that can't be read, and how many were left out."""
-        replies: list[tuple[bytes, list[Any]]] = []
+        self, keys: Sequence[bytes], name: bytes | None = None
+    ) -> tuple[list[tuple[bytes, list[GroupRow]]], list[tuple[bytes, str]], int]:
+        """Return the groups by stream, the streams that can't be read, and how many were left out.
+
+        name: only groups of this name are returned, and none of them is left out.
+        """
+        replies: list[tuple[bytes, list[GroupRow]]] = []
         problems: list[tuple[bytes, str]] = []
-        count, at, together = 0, 0, 1
-        while at < len(keys) and count < GROUPS:
+        read, kept, at, together = 0, 0, 0, 1
+        while at < len(keys) and kept < GROUPS:
             part = keys[at : at + together]
-            for key, reply in zip(
-                part, await self._connection.read(*(plain("XINFO", "GROUPS", key) for key in part)), strict=True
-            ):
+            found = await self._connection.read(*(plain("XINFO", "GROUPS", key) for key in part))
+            for key, reply in zip(part, found, strict=True):
                 if isinstance(reply, Exception):
                     if "no such key" not in message_of(reply):  # a partition without entries
                         problems.append((key, message_of(reply)))
                     continue
-                replies.append((key, reply))
-                count += len(reply)
+                rows = rows_of(reply)
+                read += len(rows)
+                rows = rows if name is None else named(rows, name)
+                kept += len(rows)
+                replies.append((key, rows))
             at += len(part)
-            together = max(1, min(TOGETHER, READ * at // max(1, count)))
+            together = max(1, min(TOGETHER, READ * at // max(1, read)))
         return replies, problems, len(keys) - at
 
     async def _measure(self, sets: Sequence[GroupSet]) -> None:
-        """Determine lag and oldest messages of the rows of a page."""
-        members = [(each, at, *member) for each in sets for at, member in enumerate(each.members)]
+        """Determine lag and oldest messages of the rows of a page, as far as MEASURED suffices."""
+        members: list[tuple[GroupSet, int, bytes, GroupSummary]] = []
         for each in sets:
-            each.lag = 0
+            if members and len(members) + len(each.members) > MEASURED:
+                break
+            members += [(each, at, *member) for at, member in enumerate(each.members)]
+            each.lag, each.measured = 0, True
         for start in range(0, len(members), CALLS):
             part = members[start : start + CALLS]
             sent: list[Call[Any]] = []
             for _, _, key, group in part:
-                sent += self._lag_calls(key, group)
+                sent += self._groups.lag_calls(key, group)
                 if group.pending:
                     sent.append(plain("XPENDING", key, group.name, "-", "+", 1))
-            replies = iter(await self._connection.read(*sent))
+            replies = map(_value, await self._connection.read(*sent))
             for whole, at, key, group in part:
-                found = self._lag_of(group, replies)
+                found = self._groups.measured(group, replies)
                 whole.members[at] = key, found
                 whole.lag = None if found.lag is None or whole.lag is None else whole.lag + found.lag
                 whole.oldest_unread = _earlier(whole.oldest_unread, found.oldest_unread)
-                if group.pending and (oldest := _value(next(replies))):
+                if group.pending and (oldest := next(replies)):
                     whole.oldest_pending = _earlier(whole.oldest_pending, StreamId.parse(oldest[0][0]).ms)
 
-    def _lag_calls(self, key: bytes, group: GroupSummary) -> list[Call[Any]]:
-        first = self._reader.range_call(key, f"({group.position}", 1)
-        return [first, calls.tcount(key, f"({group.position}")] if self._reader.tidelog else [first]
 
-    def _lag_of(self, group: GroupSummary, replies: Iterator[Any]) -> GroupSummary:
-        unread = _value(next(replies))
-        lag = _value(next(replies)) if self._reader.tidelog else group.lag
-        return GroupSummary(
-            group.name, group.position, group.pending, group.consumers, lag, unread[0].id.ms if unread else None
-        )
-
-
-def _by_name(replies: Sequence[tuple[bytes, list[Any]]], words: bytes, order: str) -> list[list[tuple[bytes, Any]]]:
+def _by_name(replies: Sequence[tuple[bytes, list[GroupRow]]], words: bytes, order: str) -> list[list[Member]]:
     """Return the rows of each name, with their streams, in an order of ``groups.ORDERS``."""
-    found: dict[bytes, list[tuple[bytes, Any]]] = {}
+    found: dict[bytes, list[Member]] = {}
     for key, rows in replies:
-        at = column(rows, b"name")
         for row in rows:
-            if words in row[at]:
-                found.setdefault(row[at], []).append((key, row))
-    first = next((rows for _, rows in replies if rows), [])
-    position, pending = column(first, b"last-delivered-id"), column(first, b"pending")
+            if words in row[0]:
+                found.setdefault(row[0], []).append((key, row))
     members = [found[name] for name in sorted(found)]
     if order == "position":
-        members.sort(key=lambda some: min(position_of(row[position]) for _, row in some))
+        members.sort(key=lambda some: min(position_of(row[1]) for _, row in some))
     elif order == "pending":
-        members.sort(key=lambda some: -sum(row[pending] for _, row in some))
+        members.sort(key=lambda some: -sum(row[2] for _, row in some))
     return members
 
 
-def _set(rows: Sequence[tuple[bytes, Any]]) -> GroupSet:
+def _set(rows: Sequence[Member]) -> GroupSet:
     members = [(key, group_of(row)) for key, row in rows]
     return GroupSet(members[0][1].name, members)
 
