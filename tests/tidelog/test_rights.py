@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from click.testing import CliRunner
 
 from tests.tidelog.flows.serverkit import running
 from tests.tidelog.rightskit import ROWS, granted
-from tests.waiting import until
+from tests.waiting import eventually, until
 from tidelog.cli.program import main
 from tidelog.flows import Flow
 from tidelog.testing import Server
@@ -22,6 +24,14 @@ from tidelog.workers import App, DeadLetter, Retry, Worker
 
 SENDS = "a program that sends records, `tidelog send`"
 
+
+FLOW = """
+flows:
+  main:
+    connectors: {in: {type: stream, key: jobs, group: shop}, out: {type: stream, key: done}}
+    pipelines: {p: []}
+    connect: [in -> p -> out]
+"""
 
 PROGRAM = """
 import msgspec
@@ -154,6 +164,24 @@ def test_a_flow(tidelog_server: Server) -> None:
                     await until(lambda: client.tlen("done") == 2 and client.tlen("flow.shop.dead:0") == 1)
 
         asyncio.run(main())
+        assert user.denied() == []
+
+
+def test_a_flow_process(tidelog_server: Server, tmp_path: Path) -> None:
+    rows = ("`tidelog flow run` with a server", "a flow with a `stream` of a group")
+    with granted(tidelog_server, *rows, N="shop", S=["jobs", "done"], F="main") as user:
+        path = tmp_path / "flows.yaml"
+        path.write_text(FLOW)
+        words = [sys.executable, "-m", "tidelog.cli", "flow", "run", str(path), "--url", user.url, "--name", "shop"]
+        process = subprocess.Popen([*words, "--listen", "none"], stderr=subprocess.PIPE)
+        try:
+            with tidelog_server.client() as client:
+                client.tappend("jobs", {"n": 1})
+                eventually(lambda: client.tlen("done") == 1 and client.redis.keys("flows:shop:process:*"))
+        finally:
+            process.terminate()
+            _, said = process.communicate(timeout=30)
+        assert process.returncode == 0, said
         assert user.denied() == []
 
 

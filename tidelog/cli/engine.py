@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 import os
 import re
@@ -16,6 +17,7 @@ from typing import Final
 import click
 
 from tidelog.cli.connect import url_option
+from tidelog.cli.extras import needs
 from tidelog.cli.logs import configure, logging_options
 from tidelog.cli.metrics import metrics_options, serve
 from tidelog.jobs.engine.engine import Engine, EngineError
@@ -29,6 +31,12 @@ from tidelog.operating.signals import ENDING, handling
 from tidelog.transport.access import Access
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+
+
+def check_extra() -> None:
+    """Raise ClickException if the packages that jobs use are not installed."""
+    with needs("tidelog jobs", "jobs"):
+        importlib.import_module("tidelog.jobs.batch")
 
 
 @click.command()
@@ -68,6 +76,7 @@ def engine(
     An engine is one Spark driver. Any number of engines share the jobs of a server; the partitions of a job run on the
     executors of its engine. --url can name several servers, separated by commas, or Sentinels: the leader is used.
     """
+    check_extra()
     engine_name = name or f"{socket.gethostname().partition('.')[0]}-{os.getpid()}"
     if not _NAME.fullmatch(engine_name):
         raise click.BadParameter("must have 1 to 100 letters, digits, '_', '-' and '.'", param_hint="--name")

@@ -21,6 +21,7 @@ from tidelog.cli.logs import configure, logging_options
 from tidelog.cli.modules import Declaration, import_from_here
 from tidelog.cli.progress import Progress
 from tidelog.cli.resetting import reset_options
+from tidelog.client.steps import run as run_steps
 from tidelog.flows import Flow, FlowError, FlowFileError
 from tidelog.flows.declare import warnings
 from tidelog.flows.files import FlowDocument, diagram, no_server, read_files
@@ -302,10 +303,11 @@ def _stored_states(
         return [
             {
                 "flow": flowoutput.stored_flow(document, each),
-                "groups": [one.plain() for one in streamgroups.states(client, document.sources.get(each, []))],
-                "dead_letters": streamgroups.dead_letters(client, document.sources.get(each, [])),
+                "groups": [one.plain() for one in run_steps(client, streamgroups.states(sources))],
+                "dead_letters": run_steps(client, streamgroups.dead_letters(sources)),
             }
             for each in chosen
+            for sources in [document.sources.get(each, [])]
         ]  # fmt: skip
 
 
@@ -399,7 +401,7 @@ def reset(name: str, to: StartPosition, dry_run: bool, yes: bool, process_name: 
     document = _on_server(url, process_name, lambda desired: desired.read())
     sources = document.sources.get(_known(document, name), [])
     with connected(url) as client:
-        found = streamgroups.preview(client, sources, to)
+        found = run_steps(client, streamgroups.preview(sources, to))
         flowoutput.print_reset(found)
         for each in sources:
             if not each.group:
@@ -408,7 +410,7 @@ def reset(name: str, to: StartPosition, dry_run: bool, yes: bool, process_name: 
             return
         if not yes:
             click.confirm(f"Reset {name} to {to}?", abort=True)
-        streamgroups.reset(client, found)
+        run_steps(client, streamgroups.reset(found))
         echo(f"{name}: {counted(len(found), 'group')} reset")
 
 

@@ -8,13 +8,12 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import click
 
 from tidelog.cli.connect import driving, reported, url_option
-from tidelog.cli.engine import engine
+from tidelog.cli.engine import check_extra, engine
 from tidelog.cli.jobstatus import print_job, print_jobs
 from tidelog.cli.progress import Progress
 from tidelog.cli.resetting import print_resets, reset_options
@@ -24,7 +23,7 @@ from tidelog.client.steps import Steps, checked, single
 from tidelog.jobs import JobError, keys, snapshots
 from tidelog.jobs.declare import Job
 from tidelog.jobs.loading import load, load_module
-from tidelog.jobs.registry import registry
+from tidelog.jobs.registry import registry, resets
 from tidelog.jobs.registry.overview import overview, owner, preview_reset
 from tidelog.jobs.registry.registry import Decide, JobRegistry, JobSpec, RegistryChange
 from tidelog.jobs.registry.status import decoded
@@ -82,6 +81,7 @@ def add(targets: tuple[str, ...], module: str | None, store: str, path: tuple[st
     Before anything is registered, the modules are imported, topics are compared with the server (missing ones are
     created), and the object store must be writable. All inputs must have the same number of partitions.
     """
+    check_extra()
     if bool(targets) == (module is not None):
         raise click.UsageError("specify jobs as MODULE:JOB, or --all MODULE")
     with asking(url) as ask:
@@ -172,6 +172,7 @@ def reset(
     Existing output remains, and entries that are read again produce output again. After the reset, the former
     generation can't publish anything, even if it is still running.
     """
+    check_extra()
     with asking(url) as ask:
         old: JobSpec = ask(registry.read()).find(name)
         if dry_run or not yes:
@@ -184,8 +185,7 @@ def reset(
         job = load(target or old.target, _paths(path))
         if job.name != name:
             raise JobError(f"{target} is the job {job.name!r}, not {name!r}")
-        begin = _iso(ask(single(strings.server_time()))) if to == "latest" else to
-        spec = ask(describe(job, target or old.target, store, str(begin)))
+        spec = ask(describe(job, target or old.target, store, ask(resets.begin(to))))
         if not yes:
             click.confirm(f"Reset {name} to {to} and delete its state?", abort=True)
         registered, _ = _change(ask, registry.reset(spec))
@@ -315,9 +315,7 @@ def _cleared(spec: JobSpec) -> Steps[None]:
 def _clear_former(ask: Ask, old: JobSpec, new: JobSpec) -> None:
     """Delete what the new generation of a job does not use; otherwise it would never be deleted."""
     name = new.name
-    gone = [keys.origin(name, old.generation)]
-    gone += [key(name, at) for key in (keys.log, keys.recovery) for at in range(new.partitions, old.partitions)]
-    ask(single(Call(("UNLINK", *gone), int)))
+    ask(resets.clear(old, new))
     unread = _streams(old) - _streams(new)
     if not unread:
         return
@@ -353,7 +351,3 @@ def _until_ended(runs: Callable[[], str]) -> str:
 
 def _paths(path: Sequence[str]) -> list[str]:
     return [*map(os.path.abspath, path), os.getcwd()]
-
-
-def _iso(ms: int) -> str:
-    return datetime.fromtimestamp((ms + 1) / 1000, UTC).isoformat(timespec="milliseconds")

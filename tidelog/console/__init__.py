@@ -17,6 +17,8 @@ It is one process (``tidelog console``) that serves HTML over HTTP and uses RESP
     deadletterqueues  finding dead-letter queues of all kinds
     programs     the rows of apps, jobs and flows
     apps         apps, as their workers declare them on the server
+    jobs         jobs, as the registry and their engines describe them
+    flows        flows, as their processes describe them on the server
     eventedits   the fields of an event as a form
     groupsets    groups of the same name on several streams, and their resets
     topics       settings and partitions of topics

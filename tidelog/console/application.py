@@ -20,8 +20,10 @@ from tidelog.console.pages import (
     deadletteredit,
     deadletters,
     delayed,
+    flows,
     group,
     groupset,
+    jobs,
     login,
     nextsteps,
     overview,
@@ -66,6 +68,8 @@ PAGES: Final = (
     deadletteredit,
     programs,
     workers,
+    jobs,
+    flows,
 )
 KEEPALIVE: Final = 30.0  # s after which an idle connection of a browser is closed
 

@@ -6,6 +6,7 @@ Rule: an app is known by the declaration that its workers write on the server. T
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from tidelog.client.steps import CallSender, arun
 from tidelog.console.errors import PageError
@@ -22,8 +23,8 @@ from tidelog.workers.coordination.member_document import MembersError
 from tidelog.workers.operate import control, status
 from tidelog.workers.operate.status import AppStatus, ProcessorStatus
 
-PARTITIONS = 64  # of a processor that a page shows: if there are more, those with the most unfinished entries
-ERRORS = (AppError, MembersError, TopicError, programs.ProgramNamesError)  # of operations on apps
+PARTITIONS: Final = 64  # of a processor that a page shows: if there are more, those with the most unfinished entries
+ERRORS: Final = (AppError, MembersError, TopicError, programs.ProgramNamesError)  # of operations on apps
 
 
 class AppReader:

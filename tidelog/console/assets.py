@@ -16,6 +16,7 @@ from typing import Final
 from aiohttp import web
 
 from tidelog.console.errors import ConsoleError, PageError
+from tidelog.flows.service.page import SHARED  # the graph of a flow, as on the page of a flow process
 
 FOLDER: Final = Path(__file__).with_name("static")
 FILES: Final = (
@@ -27,6 +28,7 @@ FILES: Final = (
     "selection.js",
     "dialogs.js",
     "fields.js",
+    "flow.js",
     "icon.svg",
     "vendor/htmx.min.js",
     "vendor/uplot.min.js",
@@ -52,6 +54,7 @@ class Assets:
         try:
             expected = json.loads((folder / "vendor/hashes.json").read_text(encoding="utf-8"))
             contents = {name: (folder / name).read_bytes() for name in FILES}
+            contents |= {path.name: path.read_bytes() for path in SHARED}
         except OSError as error:
             raise ConsoleError(f"{error.filename} can't be read: install tidelog again ({error.strerror})") from None
         self._files: dict[str, Asset] = {}

@@ -29,10 +29,30 @@ The parts, each of which imports only those below it:
     store       the state of one partition on a machine's disk
 """
 
-from tidelog.jobs.batch import MicroBatch
-from tidelog.jobs.declare import Job, job
-from tidelog.jobs.errors import JobError
-from tidelog.jobs.state import State
-from tidelog.topics.failureactions import DeadLetter, Halt
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from tidelog.jobs.batch import MicroBatch
+    from tidelog.jobs.declare import Job, job
+    from tidelog.jobs.errors import JobError
+    from tidelog.jobs.state import State
+    from tidelog.topics.failureactions import DeadLetter, Halt
 
 __all__ = ["DeadLetter", "Halt", "Job", "JobError", "MicroBatch", "State", "job"]
+
+_HOMES: Final = {
+    "DeadLetter": "tidelog.topics.failureactions", "Halt": "tidelog.topics.failureactions",
+    "Job": "tidelog.jobs.declare", "JobError": "tidelog.jobs.errors", "MicroBatch": "tidelog.jobs.batch",
+    "State": "tidelog.jobs.state", "job": "tidelog.jobs.declare",
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on first use: the registry and the console do not need pyarrow, which ``batch`` imports."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return found

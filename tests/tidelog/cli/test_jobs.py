@@ -178,7 +178,11 @@ def test_help_teaches(run: Run) -> None:
 def test_the_program_needs_nothing_of_the_extra_for_its_other_commands(folder: Path) -> None:
     """In a process, with pyarrow made impossible to import."""
     code = "import sys; sys.modules['pyarrow'] = None\nfrom tidelog.cli.program import main\nmain()"
-    for words, status, said in ((["--help"], 0, "jobs Manage"), (["jobs", "list"], 1, "'tidelog[jobs]'")):
+    engine = ["jobs", "engine", "--state-dir", "states"]
+    for words, status, said in (
+        (["--help"], 0, "jobs Manage"), (["jobs", "--help"], 0, "jobs status"), (engine, 1, "'tidelog[jobs]'"),
+        (["jobs", "add", "a:b"], 1, "'tidelog[jobs]'"), (["jobs", "reset", "a", "--to", "0"], 1, "'tidelog[jobs]'"),
+    ):  # fmt: skip
         environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
         done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, env=environment)
         assert done.returncode == status

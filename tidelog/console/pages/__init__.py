@@ -15,6 +15,8 @@
     deadletteredit  edit the event of a dead letter, preview the differences, and send it
     programs     all apps, jobs and flows, with their state
     workers      one app: its workers, processors and timers; pause, resume, reset
+    jobs         one job: its epochs, partitions, state, snapshots and events; pause, resume, reset
+    flows        one flow: its graph, connectors and groups; pause, resume, reset
     operations   operations that change a program
     overview     the server: its state, replicas or group, WAL, checkpoints, slow log, clients, and plots over time
 """

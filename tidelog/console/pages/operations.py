@@ -9,10 +9,19 @@ from aiohttp import web
 
 from tidelog.client.steps import Steps, arun
 from tidelog.console.audit import DONE
-from tidelog.console.errors import UnavailableError
+from tidelog.console.errors import PageError, UnavailableError
 from tidelog.console.pages.site import ConsoleSite, session_of
+from tidelog.options.start import StartPosition
 from tidelog.transport.asyncconnection import LostError
 from tidelog.transport.errors import ReplyError, message_of
+
+
+def start_of(words: str) -> StartPosition:
+    """Return the position that a user means. Raises PageError."""
+    try:
+        return StartPosition(words.strip())
+    except ValueError as error:
+        raise PageError(400, str(error).removeprefix("start ")) from None
 
 
 async def operate(

@@ -12,6 +12,8 @@ from aiohttp import web
 from tidelog.console import live
 from tidelog.console.apps import AppReader
 from tidelog.console.errors import PageError
+from tidelog.console.flows import FlowReader
+from tidelog.console.jobs import JobReader
 from tidelog.console.keynames import in_url
 from tidelog.console.pages.site import ConsoleSite, session_of
 from tidelog.console.programs import SHOWN, PolledCalls, ProgramList
@@ -19,7 +21,7 @@ from tidelog.console.sessions import ConsoleSession
 
 EVERY: Final = 2.0  # s between two updates of a page
 SHARE: Final = 10  # of this many parts of the time, reading takes at most one
-KINDS: Final = {"app": "Apps"}  # titles
+KINDS: Final = {"app": "Apps", "job": "Jobs", "flow": "Flows"}  # titles
 
 
 def routes(site: ConsoleSite) -> Sequence[web.RouteDef]:
@@ -85,7 +87,9 @@ class ProgramListReader:
 
     def __init__(self, session: ConsoleSession) -> None:
         sender = PolledCalls(session.connection)
-        self._readers: dict[str, Any] = {"app": AppReader(sender)}
+        self._readers: dict[str, Any] = {
+            "app": AppReader(sender), "job": JobReader(sender), "flow": FlowReader(sender),
+        }  # fmt: skip
 
     async def read(self, kinds: Sequence[str]) -> dict[str, ProgramList]:
         return {kind: await self._readers[kind].rows() for kind in kinds}

@@ -15,12 +15,11 @@ from tidelog.client.steps import CallSender, Steps, arun
 from tidelog.console import live
 from tidelog.console.apps import ERRORS, PARTITIONS, AppReader, row_of, why
 from tidelog.console.errors import PageError, page_error
-from tidelog.console.pages.operations import operate
+from tidelog.console.pages.operations import operate, start_of
 from tidelog.console.pages.programs import pause
 from tidelog.console.pages.site import ConsoleSite, session_of
 from tidelog.console.programs import REFUSED, PolledCalls
 from tidelog.operating.tables import counted
-from tidelog.options.start import StartPosition
 from tidelog.workers.coordination.declaration import AppDeclaration
 from tidelog.workers.operate import control
 from tidelog.workers.operate.timerstatus import read_timers
@@ -36,14 +35,6 @@ def routes(site: ConsoleSite) -> Sequence[web.RouteDef]:
         web.post("/programs/app/preview", pages.preview),
         web.post("/programs/app/reset", pages.reset),
     ]
-
-
-def start_of(words: str) -> StartPosition:
-    """Return the position that a user means. Raises PageError."""
-    try:
-        return StartPosition(words.strip())
-    except ValueError as error:
-        raise PageError(400, str(error).removeprefix("start ")) from None
 
 
 class AppPages:

@@ -61,7 +61,9 @@ class LiveParts {
   replace(element, html) {
     if (!element || element.contains(document.activeElement) && document.activeElement.matches("input, button")) return;
     const scrolled = element.querySelector(".scroll")?.scrollLeft;
+    const open = [...element.querySelectorAll("details[open][data-key]")].map((each) => each.dataset.key);
     htmx.swap(element, html, { swapStyle: "innerHTML" });
+    for (const key of open) element.querySelector(`details[data-key="${CSS.escape(key)}"]`)?.setAttribute("open", "");
     if (scrolled) element.querySelector(".scroll").scrollLeft = scrolled;
   }
 

@@ -3,6 +3,8 @@
     host           ``FlowHost``: flows by name, their instances
     desired        the desired state (paused, deployed), stored on the tidelog server
     streamgroups   the groups of stream sources: state, reset; number of dead letters
+    flowstatus     the status of a process on the tidelog server
+    publisher      writes this status, and follows the desired state
     views          the state of flows as plain values: bodies of the API
     tap            samples of passing events
     deadletters    lists and replays dead letters
@@ -11,7 +13,7 @@
     requestbodies  bodies of requests, and error responses
     api            the HTTP API: handlers
     openapi        the routes of the API, and the OpenAPI document
-    page           the page at /
+    page           the page at /, and the files that draw graphs, which the console serves, too
     watchdog       finds Python functions that block the process
     process        ``tidelog flow run``: start, signals, exit status
 """

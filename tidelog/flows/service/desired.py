@@ -1,8 +1,9 @@
 """The desired state of flows, stored on the tidelog server: what is paused, and the flows that were deployed over HTTP.
 
 It is a JSON document under ``flows:NAME``, where NAME is the name of the process: ``{"wanted": {alias: {"status": ...,
-"connectors": {...}}}, "deployed": {name: flow}, "sources": {name: [source]}}``. Each change is a compare-and-set, so
-several processes with the same name lose no changes.
+"connectors": {...}}}, "deployed": {name: flow}, "sources": {name: [source]}, "processes": {...}}``. Each change is a
+compare-and-set, so several processes with the same name lose no changes. A process also applies what others pause and
+resume (``publisher``).
 
 Rule 1: A request takes effect first and is stored then. It succeeds when both are done.
 Rule 2: The name of a flow refers to all its instances: setting its status discards the statuses of single instances.
@@ -20,7 +21,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from tidelog.client import strings
-from tidelog.client.steps import drive
+from tidelog.client.steps import Steps, drive, single
 from tidelog.coordination import documents
 from tidelog.flows.api.errors import FlowError
 from tidelog.flows.serveraccess import access
@@ -51,6 +52,7 @@ class DesiredDocument(msgspec.Struct):
     wanted: dict[str, DesiredStatus] = {}
     deployed: dict[str, dict[str, Any]] = {}
     sources: dict[str, list[FlowSource]] = {}  # of all flows that were started, by name
+    processes: dict[str, int] = {}  # that have started last, with the time in ms since 1970 (``flowstatus``)
 
     def status(self, name: str, alias: str) -> str | None:
         """Return the desired status of an instance: its own, or that of its flow."""
@@ -90,11 +92,47 @@ class _NoDocumentError(DesiredStateError):
     """The key contains another value."""
 
 
+def key_of(name: str) -> str:
+    """Return the key of the desired state. name: of the process."""
+    return f"flows:{name}"
+
+
+def decoded(key: str, raw: bytes | None) -> DesiredDocument:
+    """Return the document from its JSON. Raises DesiredStateError if it is something else."""
+    if raw is None:
+        return DesiredDocument()
+    try:
+        return msgspec.json.decode(raw, type=DesiredDocument)
+    except (ValueError, RecursionError) as error:
+        text = f"the key {key!r} does not contain the desired state of flows: {text_of(error)}"
+        raise _NoDocumentError(text) from None
+
+
+def changing(name: str, edit: Callable[[DesiredDocument], None]) -> Steps[None]:
+    """Change the document. ``edit`` may be called several times. Raises DesiredStateError."""
+    key, attempts = key_of(name), 0
+
+    def edited(text: bytes | None) -> tuple[bytes, None]:
+        nonlocal attempts
+        attempts += 1
+        if attempts > TRIES:
+            raise DesiredStateError("it is in effect, but was not stored: others keep changing the document")
+        document = decoded(key, text)
+        edit(document)
+        after = msgspec.json.encode(document)
+        if len(after) > SIZE:
+            raise DesiredStateError(f"the document would have {len(after):,} bytes: {SIZE:,} is the maximum")
+        return after, None
+
+    return documents.change(key, edited)
+
+
 class Desired:
     """Reads and changes the desired state: ``Desired(url, "shop").change(lambda document: document.set(...))``."""
 
     def __init__(self, server: str, name: str) -> None:
-        self.key = f"flows:{name}"
+        self.name = name
+        self.key = key_of(name)
         where = access(server).single_attempt(ANSWER_MS)
         self._servers = LeaderConnection(where, f"tidelog-flows:{name}")
         self._one = asyncio.Lock()
@@ -102,59 +140,47 @@ class Desired:
 
     async def read(self) -> DesiredDocument:
         """Read the document. Raises DesiredStateError if there is no reply, or DeniedError if permission is denied."""
-        async with self._one:
-            try:
-                return self._decoded(await self._asked(strings.get(self.key)))
-            except _NoDocumentError as error:
+        try:
+            return self._decoded(await self.send(strings.get(self.key)))
+        except _NoDocumentError as error:
+            return self._ignored(error)
+        except (ReplyError, OSError) as error:
+            if is_denied(error):
+                raise DeniedError(message_of(error)) from None
+            if isinstance(error, ReplyError) and error.code == "WRONGTYPE":
                 return self._ignored(error)
-            except (ReplyError, OSError) as error:
-                if is_denied(error):
-                    raise DeniedError(message_of(error)) from None
-                if isinstance(error, ReplyError) and error.code == "WRONGTYPE":
-                    return self._ignored(error)
-                raise DesiredStateError(f"the desired state can't be read from the server: {text_of(error)}") from None
+            raise DesiredStateError(f"the desired state can't be read from the server: {text_of(error)}") from None
 
     async def change(self, edit: Callable[[DesiredDocument], None]) -> None:
         """Change the document. ``edit`` may be called several times, in a thread. Raises DesiredStateError."""
-        attempts = 0
+        try:
+            await self.drive(changing(self.name, edit))
+        except (ReplyError, OSError) as error:
+            raise DesiredStateError(
+                f"it is in effect, but the tidelog server did not store it: {text_of(error)}"
+            ) from None
 
-        def edited(text: bytes | None) -> tuple[bytes, None]:
-            nonlocal attempts
-            attempts += 1
-            if attempts > TRIES:
-                raise DesiredStateError("it is in effect, but was not stored: others keep changing the document")
-            document = self._decoded(text)
-            edit(document)
-            after = msgspec.json.encode(document)
-            if len(after) > SIZE:
-                raise DesiredStateError(f"the document would have {len(after):,} bytes: {SIZE:,} is the maximum")
-            return after, None
+    async def drive(self, steps: Steps[T]) -> T:
+        """Drive another operation on the connection, in a thread. Raises ReplyError, OSError.
 
+        A cancellation takes effect when the thread has ended, because the next operation uses the same connection.
+        """
         async with self._one:
+            work = asyncio.create_task(asyncio.to_thread(drive, lambda calls: self._servers.ask(*calls), steps))
             try:
-                steps = documents.change(self.key, edited)
-                await asyncio.to_thread(drive, lambda calls: self._servers.ask(*calls), steps)
-            except (ReplyError, OSError) as error:
-                raise DesiredStateError(
-                    f"it is in effect, but the tidelog server did not store it: {text_of(error)}"
-                ) from None
+                return await asyncio.shield(work)
+            except asyncio.CancelledError:
+                await asyncio.wait([work])
+                if not work.cancelled():
+                    work.exception()  # mark it as retrieved
+                raise
 
-    async def _asked(self, call: Call[T]) -> T:
-        """Send a call in a thread, because the leader may have to be found."""
-        (found,) = await asyncio.to_thread(self._servers.ask, call)
-        if isinstance(found, ReplyError):
-            raise found
-        reply: T = found
-        return reply
+    async def send(self, call: Call[T]) -> T:
+        """Send another call on the connection. Raises ReplyError, OSError."""
+        return await self.drive(single(call))
 
     def _decoded(self, raw: bytes | None) -> DesiredDocument:
-        if raw is None:
-            return DesiredDocument()
-        try:
-            kept = msgspec.json.decode(raw, type=DesiredDocument)
-        except (ValueError, RecursionError) as error:
-            text = f"the key {self.key!r} does not contain the desired state of flows: {text_of(error)}"
-            raise _NoDocumentError(text) from None
+        kept = decoded(self.key, raw)
         self._trouble.succeeded()
         return kept
 

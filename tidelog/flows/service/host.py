@@ -51,6 +51,27 @@ def worst(statuses: Iterable[str]) -> str:
     return min(statuses, key=ORDER.index, default="initializing")
 
 
+def _changed(deployed: DeployedFlow, before: DesiredDocument, now: DesiredDocument) -> bool:
+    """Return whether the desired status of an instance or of one of its connectors differs."""
+    name = deployed.name
+    return any(
+        before.status(name, alias) != now.status(name, alias)
+        or before.connectors(name, alias) != now.connectors(name, alias)
+        for alias in deployed.aliases
+    )
+
+
+async def _apply(running: RunningFlow, desired: DesiredDocument) -> None:
+    """Bring an instance into its desired status."""
+    name = running.spec.name
+    wanted = desired.status(name, running.alias)
+    if wanted is not None:
+        await (running.pause if wanted == "paused" else running.resume)(None)
+    for connector, status in desired.connectors(name, running.alias).items():
+        if connector in running.graph.connectors:
+            await (running.pause if status == "paused" else running.resume)(connector)
+
+
 class DeployedFlow:
     """A flow and its instances."""
 
@@ -316,6 +337,19 @@ class FlowHost:
             if self.desired is not None:
                 await self.desired.change(lambda kept: kept.set(deployed.name, alias, status, connector))
         return deployed
+
+    async def follow(self, before: DesiredDocument, now: DesiredDocument) -> None:
+        """Apply what others have paused or resumed: statuses that differ between two readings of the desired state."""
+        for deployed in list(self.flows.values()):
+            if not deployed.instances or self.desired is None or not _changed(deployed, before, now):
+                continue
+            async with deployed.lock:
+                if self.flows.get(deployed.name) is not deployed:
+                    continue
+                fresh = await self.desired.read()  # a local operation may have changed it meanwhile
+                for each in deployed.instances:
+                    if not each.ended and each.status != "draining":
+                        await _apply(each, fresh)
 
     def _active_instances(self, deployed: DeployedFlow, alias: str) -> list[RunningFlow]:
         """Return the instances that can be paused. Raises BusyError if there are none."""

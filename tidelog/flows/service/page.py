@@ -1,4 +1,7 @@
-"""The page at ``/``: one file. Its policy only permits its own script and style."""
+"""The page at ``/``: one response. Its policy only permits its own script and style.
+
+The files in SHARED draw the graph of a flow. The console serves them, too.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,15 @@ from pathlib import Path
 from aiohttp import web
 
 FILE = Path(__file__).with_name("page.html")
+SHARED = (Path(__file__).with_name("flowgraph.js"), Path(__file__).with_name("flowgraph.css"))
 
 
 @cache
 def _read() -> tuple[str, str]:
     """Return the page and its policy, which contains the hashes of its script and style."""
     text = FILE.read_text(encoding="utf-8")
+    for shared in SHARED:
+        text = text.replace(f"/*{shared.name}*/", shared.read_text(encoding="utf-8"))
     (script,) = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
     (style,) = re.findall(r"<style>(.*?)</style>", text, re.DOTALL)
     policy = (

@@ -17,6 +17,7 @@ import uvloop
 from tidelog.flows.api.errors import FlowError
 from tidelog.flows.service import api
 from tidelog.flows.service.host import DeployedFlow, FlowHost
+from tidelog.flows.service.publisher import FlowPublisher
 from tidelog.operating.signals import ENDING, handling
 from tidelog.operating.tables import counted
 
@@ -74,7 +75,8 @@ class FlowProcess:
                 if server is not None:
                     await server.start()
                     self._say(f"listening on {server.url}")
-                return await self._run()
+                async with FlowPublisher(self.host):
+                    return await self._run()
             finally:
                 await self.host.stop()
                 if server is not None:

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from tidelog.client import Client, strings
+from tidelog.client import calls, strings
 from tidelog.client.entries import StreamId
-from tidelog.client.steps import run, single
+from tidelog.client.steps import Steps, checked, single
 from tidelog.flows.connectors.tidelog.deadletters import topic_of
 from tidelog.flows.spec import FlowSpec
 from tidelog.options.start import StartPosition
@@ -90,44 +90,45 @@ class GroupReset:
     skipped: int  # entries that will not be read
 
 
-def states(client: Client, sources: Sequence[FlowSource]) -> list[GroupState]:
+def states(sources: Sequence[FlowSource]) -> Steps[list[GroupState]]:
     """Return the groups of the sources, with one entry per stream."""
     found = []
-    now = run(client, single(strings.server_time()))
+    now = yield from single(strings.server_time())
     for source in sources:
         for stream in source.keys if source.group else ():
-            groups = {each.name: each for each in client.tgroup_list(stream)}
-            info = groups.get(source.group.encode())
+            (listed,) = checked((yield [calls.tgroup_list(stream)]))
+            info = next((each for each in listed if each.name == source.group.encode()), None)
             position = info.offset if info is not None else None
-            lag = client.tcount(stream, f"({position or FIRST}")
-            oldest = client.trange(stream, f"({position or FIRST}", count=1)
+            start = f"({position or FIRST}"
+            lag, oldest = checked((yield [calls.tcount(stream, start), calls.trange(stream, start, "+", 1)]))
             age = max(0, now - oldest[0].id.ms) if oldest else 0
             pending = info.pending if info is not None else 0
             found.append(GroupState(source.connector, stream, source.group, position, lag, age, pending))
     return found
 
 
-def dead_letters(client: Client, sources: Sequence[FlowSource]) -> dict[str, int | None]:
+def dead_letters(sources: Sequence[FlowSource]) -> Steps[dict[str, int | None]]:
     """Return the number of open dead letters of a flow by topic; None if the topic can't be read."""
-    return run(client, deadletters.open_counts(each.dead_letters for each in sources if each.dead_letters))
+    return deadletters.open_counts(each.dead_letters for each in sources if each.dead_letters)
 
 
-def preview(client: Client, sources: Sequence[FlowSource], start: StartPosition) -> list[GroupReset]:
+def preview(sources: Sequence[FlowSource], start: StartPosition) -> Steps[list[GroupReset]]:
     """Return what ``reset`` would do. Groups that do not exist are omitted."""
     found = []
-    for state in states(client, sources):
+    for state in (yield from states(sources)):
         if state.position is None:
             continue
         target = start.after
         if target is None:
-            target = client.tinfo(state.stream).last
-        again = client.tcount(state.stream, f"({target}", state.position)
-        skipped = client.tcount(state.stream, f"({state.position}", target)
+            target = (yield from single(calls.tinfo(state.stream))).last
+        again, skipped = checked((yield [
+            calls.tcount(state.stream, f"({target}", str(state.position)),
+            calls.tcount(state.stream, f"({state.position}", str(target)),
+        ]))  # fmt: skip
         found.append(GroupReset(state, state.position, target, again, skipped))
     return found
 
 
-def reset(client: Client, resets: Sequence[GroupReset]) -> None:
+def reset(resets: Sequence[GroupReset]) -> Steps[None]:
     """Move groups to their new positions. Pending entries are not affected."""
-    for each in resets:
-        client.tgroup_setid(each.state.stream, each.state.group, each.after)
+    checked((yield [calls.tgroup_setid(each.state.stream, each.state.group, each.after) for each in resets]))

@@ -94,8 +94,8 @@ class EntryWaiter:
         return await arun(self.channel, steps)
 
     def interrupt(self) -> None:
-        """Make ``until`` return."""
-        self._interrupted = True
+        """Make ``until`` return. The next one returns all streams: a group may be reset while its source is paused."""
+        self._interrupted = self._due = True
         self._rung.set()
 
     def ring(self) -> None:
