@@ -10,6 +10,8 @@ Rule 3: a repetition with other entries is an error. It is detected by reading t
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import ExitStack
 from typing import Any, Final
 
 from aiohttp import web
@@ -28,16 +30,17 @@ from tidelog.transport.call import Call, plain, queued, read_one
 IDEMPOTENCY: Final = "Idempotency-Key"
 KEY_LENGTH: Final = 200
 REPLAYED: Final = "Idempotency-Replayed"
-MEMORY_FACTOR: Final = 4  # memory of a body and its entries, in sizes of the body
+LARGE: Final = 256 << 10  # bytes of a body that is parsed in a thread: the event loop must not wait for it
 
 
 async def append(call: GatewayCall) -> web.Response:
     """Append the entries of the body; respond with their IDs."""
     media = content_type(call.request.headers.get("Content-Type", ""), (JSON, NDJSON))
     token = idempotency_key(call.request)
-    with call.site.memory.taken(call.user.name, call.body_size(BODY) * MEMORY_FACTOR):
-        body = await call.body(BODY)
-        entries = read_lines(body) if media == NDJSON else read_json(body)
+    with ExitStack() as taken:
+        body = await call.body(BODY, taken)
+        read = read_lines if media == NDJSON else read_json
+        entries = read(body) if len(body) < LARGE else await asyncio.to_thread(read, body)
         del body
         if delayed := delays_of(call, entries, token):
             tokens = await in_one_step(call, delayed, repeatable=token is not None)

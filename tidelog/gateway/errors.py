@@ -48,13 +48,20 @@ class ProblemError(Exception):
     def body(self) -> bytes:
         """The JSON object of the response."""
         named: dict[str, Any] = {
-            "status": self.status, "title": HTTPStatus(self.status).phrase, "detail": str(self), "code": self.code,
+            "status": self.status, "title": HTTPStatus(self.status).phrase,
+            "detail": str(self).encode("utf-8", "replace").decode(), "code": self.code,
         }  # fmt: skip
         return msgspec.json.encode(named)
 
 
-def unauthorized(code: str, detail: str) -> ProblemError:
-    return ProblemError(401, code, detail, {"WWW-Authenticate": CHALLENGE})
+def unauthorized(code: str, detail: str, challenge: str = CHALLENGE) -> ProblemError:
+    return ProblemError(401, code, detail, {"WWW-Authenticate": challenge})
+
+
+def expired() -> ProblemError:
+    """Return the error of a token. It does not ask for a password, so browsers show no dialog."""
+    text = "The token is unknown, or has expired. POST /v1/tokens returns another one."
+    return unauthorized("token-expired", text, 'Bearer realm="tidelog"')
 
 
 def unavailable(detail: str, code: str = "unavailable") -> ProblemError:

@@ -15,11 +15,11 @@ import random
 from time import monotonic
 from typing import Final
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from tidelog.client import calls
-from tidelog.client.entries import Batch, StreamId
-from tidelog.gateway.errors import ProblemError, unauthorized, unavailable
+from tidelog.client.entries import StreamId
+from tidelog.gateway.errors import ProblemError, expired, unavailable
 from tidelog.gateway.frames import KEEPALIVE, frames_of, position, problem_event, retry
 from tidelog.gateway.media import EVENTS
 from tidelog.gateway.parameters import last_event_id
@@ -32,7 +32,8 @@ QUIET: Final = 15.0  # s without an event after which a comment is sent
 UNREAD: Final = 20.0  # s
 BEGIN_WITHIN: Final = 5.0  # s for the first answer of the server; afterwards, a client that resumes waits for it
 RETRY_MS: Final = 2000
-EXPIRED: Final = "The token is unknown, or has expired. POST /v1/tokens returns another one."
+PART: Final = 64 << 10  # bytes
+END: Final = b"\n\n"  # of an event
 RANGE: Final = 64 << 10  # bytes of entries that a reader reads at a time
 RANGE_ENTRIES: Final = 1000
 
@@ -48,6 +49,7 @@ class EventWriter:
 
     def __init__(self, call: GatewayCall) -> None:
         self._request = call.request
+        self._whole = True  # the last part ends with a whole event
         self.response = web.StreamResponse(
             headers={**call.site.headers(call.request), "Content-Type": EVENTS, "X-Accel-Buffering": "no"}
         )  # fmt: skip
@@ -55,14 +57,29 @@ class EventWriter:
     async def begin(self, at: StreamId | None) -> None:
         """Send the headers, the delay of reconnections, and the position of the client."""
         endless(self._request)
+        if self._request.version >= HttpVersion11:
+            self.response.enable_chunked_encoding()
         await self.response.prepare(self._request)
         await self.write(retry(RETRY_MS) + (b"" if at is None else position(at)))
 
     async def write(self, data: bytes) -> None:
-        """Write events. Raises SlowReaderError, or ConnectionResetError if the client has gone."""
+        """Write events. Raises SlowReaderError, or ConnectionResetError if the client has gone.
+
+        They are written in parts of about PART, because the buffer of the connection copies what it can't send at once.
+        """
+        begin = 0
         try:
-            async with asyncio.timeout(UNREAD):
-                await self.response.write(data)
+            while begin < len(data):
+                end = begin + PART
+                if end < len(data):
+                    end = data.rfind(END, begin, end) + len(END)
+                    if end < begin + len(END):  # one event is larger
+                        end = begin + PART
+                part = data[begin:end]
+                self._whole = part.endswith(END)
+                begin = end
+                async with asyncio.timeout(UNREAD):
+                    await self.response.write(part)
         except TimeoutError:
             raise SlowReaderError from None
 
@@ -75,7 +92,7 @@ class EventWriter:
         reason = b": disconnected: nothing was read for %d seconds; resume with Last-Event-ID\n\n" % UNREAD
         log.warning("%s: an event stream is closed: nothing was read for %g s", self._request.remote, UNREAD)
         transport = self._request.transport
-        if transport is not None:
+        if transport is not None and self._whole:
             if self.response.chunked:
                 reason = b"%x\r\n%b\r\n" % (len(reason), reason)
             transport.write(reason)
@@ -125,16 +142,14 @@ async def _send(call: GatewayCall, tail: StreamTail, at: StreamId, writer: Event
     if call.site.closing:
         await writer.end()
     else:
-        await writer.write(problem_event(tail.problem or unauthorized("token-expired", EXPIRED)))
+        await writer.write(problem_event(tail.problem or expired()))
 
 
 async def _send_range(call: GatewayCall, tail: StreamTail, at: StreamId, writer: EventWriter) -> StreamId:
     """Send entries that the tail no longer has in memory. Returns the new position."""
     floor = tail.floor
     try:
-        batch: Batch = await call.user.read(
-            calls.tread(call.key, at, RANGE_ENTRIES, max_bytes=RANGE, with_info=True)
-        )  # fmt: skip
+        batch = await call.user.read_page(calls.tread(call.key, at, RANGE_ENTRIES, max_bytes=RANGE, with_info=True))
     except ProblemError as problem:
         if problem.status != 503:
             tail.end(problem)

@@ -18,14 +18,13 @@ from aiohttp import web
 
 from tidelog.client import calls
 from tidelog.client.entries import Batch, Entry, StreamId
-from tidelog.gateway.entryjson import entry_json, json_value
+from tidelog.gateway.entryjson import json_value
 from tidelog.gateway.errors import ProblemError, ServerUnavailableError, unavailable
 from tidelog.gateway.events import QUIET, RANGE, EventWriter, SlowReaderError
 from tidelog.gateway.frames import KEEPALIVE, event, frame, problem_event
 from tidelog.gateway.limits import DEFAULT_ENTRIES, ENTRIES, PAGE
-from tidelog.gateway.media import NDJSON
 from tidelog.gateway.parameters import name_in_path
-from tidelog.gateway.reading import MISSING_LINE
+from tidelog.gateway.reading import send_page
 from tidelog.gateway.site import GatewayCall, json_response
 from tidelog.gateway.tails import BACKOFF
 from tidelog.gateway.users import result_of
@@ -53,8 +52,8 @@ def check_options(call: GatewayCall) -> None:
 
 async def read_group(call: GatewayCall, media: str) -> web.Response:
     """Respond with entries that are delivered to this reader."""
-    site, limit = call.site, call.query.get("limit", DEFAULT_ENTRIES)
-    found: Batch = await call.user.read(_read(call, limit, PAGE, None))
+    limit = call.query.get("limit", DEFAULT_ENTRIES)
+    found = await call.user.read_page(_read(call, limit, PAGE, None))
     if not found and (seconds := call.query.get("wait")):
         async with _connected(call) as connection:
             try:
@@ -62,17 +61,7 @@ async def read_group(call: GatewayCall, media: str) -> web.Response:
             except LostError as error:
                 raise unavailable(str(error)) from None
             found = result_of(reply[0])
-    with site.memory.taken(call.user.name, PAGE):
-        missing = any(not each for each in found)
-        entries = [entry_json(entry) for entry in found.entries]
-        if media == NDJSON:
-            body = MISSING_LINE * missing + b"".join([each + b"\n" for each in entries])
-        else:
-            body = b'{"entries":[' + b",".join(entries) + b"]" + b',"missing":true' * missing + b"}\n"
-        response = web.Response(body=body, content_type=media, headers=site.headers(call.request))
-        await response.prepare(call.request)
-        await response.write_eof()
-    return response
+    return await send_page(call, media, found, {}, {})
 
 
 async def follow_group(call: GatewayCall) -> web.StreamResponse:

@@ -6,6 +6,7 @@ Rule 2: a page has at most PAGE bytes and ``limit`` entries. Its last ID is ``af
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -24,6 +25,7 @@ from tidelog.options.start import EARLIEST
 FIRST: Final = "Tidelog-First-Id"
 LAST: Final = "Tidelog-Last-Id"
 LENGTH: Final = "Tidelog-Length"
+MANY: Final = 20_000  # fields and values of a page that is encoded in a thread: the event loop must not wait for it
 MISSING_LINE: Final = b'{"missing":true}\n'
 
 
@@ -53,34 +55,40 @@ async def read_page(call: GatewayCall, media: str) -> web.Response:
 async def _read(call: GatewayCall, media: str, after: StreamId, empty: bool) -> web.Response | None:
     """Read a page and send it. Returns None if there are no entries, and an empty page is not wanted."""
     limit = call.query.get("limit", DEFAULT_ENTRIES)
-    with call.site.memory.taken(call.user.name, PAGE):
-        found: Batch = await call.user.read(calls.tread(call.key, after, limit, max_bytes=PAGE, with_info=True))
-        if not found and not empty:
-            return None
-        response = page(call, media, found, after)
-        await response.prepare(call.request)
-        await response.write_eof()
-        return response
-
-
-def page(call: GatewayCall, media: str, found: Batch, after: StreamId) -> web.Response:
-    """Return the response with the entries of a batch."""
+    found = await call.user.read_page(calls.tread(call.key, after, limit, max_bytes=PAGE, with_info=True))
+    if not found and not empty:
+        return None
     info = found.info or Span(None, StreamId(0, 0))
     following = found.last_id or after
     more = bool(found.entries) and following < info.last
-    headers = {**call.site.headers(call.request), **span_headers(info)}
+    headers = span_headers(info)
     if more:
         path = call.request.rel_url.raw_path
-        limit = f"&limit={call.query['limit']}" if "limit" in call.query else ""
-        headers["Link"] = f'<{path}?after={quote(str(following))}{limit}>; rel="next"'
+        limited = f"&limit={call.query['limit']}" if "limit" in call.query else ""
+        headers["Link"] = f'<{path}?after={quote(str(following))}{limited}>; rel="next"'
+    return await send_page(call, media, found, {"next": str(following), "more": more}, headers)
+
+
+async def send_page(
+    call: GatewayCall, media: str, found: Batch, members: dict[str, Any], headers: dict[str, str]
+) -> web.Response:
+    """Send the entries of a batch. members: of the JSON object, in addition to the entries."""
+    large = sum(len(entry.flat) for entry in found.entries) > MANY
+    body = await asyncio.to_thread(_body, media, found, members) if large else _body(media, found, members)
+    with call.memory(len(body)):
+        response = web.Response(body=body, content_type=media, headers={**call.site.headers(call.request), **headers})
+        await response.prepare(call.request)
+        await response.write_eof()
+    return response
+
+
+def _body(media: str, found: Batch, members: dict[str, Any]) -> bytes:
     missing = any(not each for each in found)
     entries = [entry_json(entry) for entry in found.entries]
     if media == NDJSON:
-        lines = b"".join([each + b"\n" for each in entries])
-        return web.Response(body=MISSING_LINE * missing + lines, content_type=NDJSON, headers=headers)
-    end = msgspec.json.encode({"next": str(following), "more": more} | ({"missing": True} if missing else {}))
-    body = b'{"entries":[' + b",".join(entries) + b"]," + end[1:] + b"\n"
-    return web.Response(body=body, content_type=JSON, headers=headers)
+        return MISSING_LINE * missing + b"".join([each + b"\n" for each in entries])
+    rest = msgspec.json.encode(members | ({"missing": True} if missing else {}))
+    return b'{"entries":[' + b",".join(entries) + (b"]," if len(rest) > 2 else b"]") + rest[1:] + b"\n"
 
 
 def span_headers(info: Span | None) -> dict[str, str]:

@@ -20,8 +20,7 @@ from typing import Any, Final
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from tidelog.gateway.errors import PROBLEM, ProblemError, unauthorized, unavailable
-from tidelog.gateway.events import EXPIRED
+from tidelog.gateway.errors import PROBLEM, ProblemError, expired, unauthorized, unavailable
 from tidelog.gateway.parameters import read_query
 from tidelog.gateway.site import GatewayCall, GatewayRoute, GatewaySite
 from tidelog.gateway.users import DEFAULT_USER, GatewayUser
@@ -83,7 +82,7 @@ async def _permitted(
     """Return the request of a token. Raises ProblemError if the token does not permit it."""
     found = site.tokens.find(token)
     if found is None:
-        raise unauthorized("token-expired", EXPIRED)
+        raise expired()
     call = GatewayCall(site, request, found.user, query, found.expires)
     if not route.by_token or "group" in query or call.key != found.key:
         raise ProblemError(403, "token-scope", "The token permits only GET and HEAD of its stream, without a group.")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -23,6 +24,7 @@ from tidelog.transport.asyncconnection import AsyncConnection
 
 HEADERS: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 SMALL: Final = 128 << 10  # bytes of a body that has no entries
+MEMORY_FACTOR: Final = 4  # memory of a body and its entries, in sizes of the body
 BODY_WITHIN: Final = 30.0  # s for the body of a request
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -73,8 +75,22 @@ class GatewayCall:
         """The stream in the path."""
         return name_in_path(self.request, "key", "the key of the stream")
 
-    async def body(self, most: int) -> bytes:
-        """Return the body. The caller has taken its memory. Raises ProblemError if it is too large or too slow."""
+    @contextmanager
+    def memory(self, size: int) -> Iterator[None]:
+        """Take memory until the context ends. Raises ProblemError if too much is in use."""
+        with self.site.memory.taken(self.user.name, size):
+            yield
+
+    async def body(self, most: int, taken: ExitStack) -> bytes:
+        """Return the body. ``taken`` gets the memory of it and of what it contains.
+
+        Raises ProblemError if it is too large or too slow.
+        """
+        length = self.request.content_length
+        if length is not None:
+            if length > most:
+                raise too_large(most)
+            taken.enter_context(self.memory(length * MEMORY_FACTOR))
         parts, size = [], 0
         try:
             async with asyncio.timeout(BODY_WITHIN):
@@ -82,6 +98,8 @@ class GatewayCall:
                     size += len(part)
                     if size > most:
                         raise too_large(most)
+                    if length is None:
+                        taken.enter_context(self.memory(len(part) * MEMORY_FACTOR))
                     parts.append(part)
         except web.RequestPayloadError as error:
             raise ProblemError(400, "incomplete-body", f"The body can't be read: {error}") from None
@@ -93,19 +111,13 @@ class GatewayCall:
     async def record(self, kind: type[S]) -> S:
         """Return a small JSON body as a structure. Raises ProblemError."""
         content_type(self.request.headers.get("Content-Type", ""), (JSON,))
-        self.body_size(SMALL)
+        with ExitStack() as taken:
+            body = await self.body(SMALL, taken)
         try:
-            return msgspec.json.decode(await self.body(SMALL), type=kind)
+            return msgspec.json.decode(body, type=kind)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             status = 422 if isinstance(error, msgspec.ValidationError) else 400
             raise ProblemError(status, "invalid-body", f"the body: {error}") from None
-
-    def body_size(self, most: int) -> int:
-        """Return the memory that the body needs. Raises ProblemError if it will be too large."""
-        length = self.request.content_length
-        if length is not None and length > most:
-            raise too_large(most)
-        return most if length is None else length
 
 
 def too_large(most: int) -> ProblemError:

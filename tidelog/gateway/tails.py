@@ -43,6 +43,7 @@ BATCH: Final = 128 << 10  # bytes of entries of a read, as the server sends them
 ENTRIES: Final = 1000  # of a read
 BLOCK_MS: Final = 15_000
 LINGER: Final = 5.0  # s
+WOKEN: Final = 500  # readers; they take about 15 ms
 BACKOFF: Final = Backoff(first=0.05, most=2.0, jitter=0.3)
 
 log = logging.getLogger("tidelog.gateway")
@@ -173,8 +174,14 @@ class StreamTail:
         self.floor = oldest.last
 
     def _wake_all(self) -> None:
-        for future in self._waiting:
+        self._wake_some(list(self._waiting))
+
+    def _wake_some(self, futures: list[asyncio.Future[None]]) -> None:
+        """Wake readers, WOKEN at a time: each writes to its client, and other requests are served in between."""
+        for future in futures[:WOKEN]:
             _wake(future)
+        if len(futures) > WOKEN:
+            asyncio.get_running_loop().call_soon(self._wake_some, futures[WOKEN:])
 
 
 def _wake(future: asyncio.Future[None]) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import math
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
@@ -25,8 +26,9 @@ from typing import Any, Final
 
 import redis
 
+from tidelog.client.entries import Batch
 from tidelog.gateway.errors import ProblemError, ServerUnavailableError, problem_of, unavailable
-from tidelog.gateway.limits import USERS
+from tidelog.gateway.limits import READS, USERS
 from tidelog.operating.loginfailures import FAILURES, WINDOW, LoginFailures
 from tidelog.operating.tasks import BackgroundTasks
 from tidelog.transport.access import Access
@@ -39,6 +41,7 @@ NAME: Final = "tidelog-gateway"  # of the connections, in CLIENT LIST
 ANSWER_MS: Final = 10_000  # timeout of connecting and of each reply
 DEFAULT_USER: Final = "default"
 VERIFIED: Final = 30.0  # s
+AGAIN: Final = 2.0  # s after which a login that the server did not answer is repeated
 CONNECTIONS: Final = 16
 PATIENCE: Final = 10.0  # s
 IDLE: Final = 60.0  # s after which an unused user is forgotten
@@ -48,17 +51,21 @@ BACKOFF: Final = Backoff(first=0.05, most=1.0, jitter=0.3)
 class GatewayUser:
     """One user. ``in_use`` counts what needs it apart from requests: tokens and readers."""
 
-    def __init__(self, access: Access, name: str, password: str) -> None:
+    def __init__(self, access: Access, name: str, password: str, reads: asyncio.Semaphore | None = None) -> None:
+        """reads: limits the pages that are read at the same time, for all users."""
         self.name = name
+        self._reads = reads or asyncio.Semaphore(READS)
         given: str | None = password
         if name == DEFAULT_USER and not password:
             given = None  # without AUTH: the server decides whether its default user needs a password
         self._access = replace(access, username=name, password=given).single_attempt(ANSWER_MS)
         self._slots = asyncio.Semaphore(CONNECTIONS)
+        self._own_reads = asyncio.Semaphore(CONNECTIONS)
         self._idle: list[AsyncConnection] = []
         self._verifying = asyncio.Lock()
         self.closed = False
         self.verified = -VERIFIED  # monotonic: the last login
+        self._unanswered = -math.inf  # monotonic: when the server did not answer a login
         self.used = monotonic()
         self.in_use = 0
 
@@ -71,10 +78,17 @@ class GatewayUser:
     async def verify(self) -> None:
         """Log in on the server unless that was done recently. Raises ProblemError, ServerUnavailableError."""
         async with self._verifying:
-            if monotonic() - self.verified >= VERIFIED:
+            if monotonic() - self.verified < VERIFIED:
+                return
+            if monotonic() - self._unanswered < AGAIN:
+                raise ServerUnavailableError("the server does not answer")
+            try:
                 connection = await self.open()
-                self.verified = monotonic()
-                self._put_back(connection)
+            except ServerUnavailableError:
+                self._unanswered = monotonic()
+                raise
+            self.verified = monotonic()
+            self._put_back(connection)
 
     async def open(self) -> AsyncConnection:
         """Open a connection, which the caller closes. Raises ProblemError, ServerUnavailableError."""
@@ -109,6 +123,12 @@ class GatewayUser:
         """Send one call that can be repeated. Raises ProblemError, also for an error reply."""
         return result_of((await self.repeat(call))[0])
 
+    async def read_page(self, call: Call[Batch]) -> Batch:
+        """Send a call as ``read`` does. The reply may be large."""
+        async with self._own_reads, self._reads:
+            found: Batch = await self.read(call)
+            return found
+
     async def once(self, *calls: Call[Any]) -> list[Any]:
         """Send calls once, as ``repeat`` does. Raises ProblemError: the calls may have been executed."""
         try:
@@ -127,12 +147,6 @@ class GatewayUser:
         """Close the connections, and forget the password."""
         self.closed = True
         self._access = replace(self._access, password=None)
-        for connection in self._idle:
-            connection.close()
-        self._idle.clear()
-
-    def close_idle(self) -> None:
-        """Close the connections that no request uses."""
         for connection in self._idle:
             connection.close()
         self._idle.clear()
@@ -177,6 +191,7 @@ class GatewayUsers:
         self._users: dict[tuple[str, bytes], GatewayUser] = {}
         self._logins: dict[tuple[str, bytes], asyncio.Task[GatewayUser]] = {}
         self._tasks = BackgroundTasks(_retrieve)
+        self._reads = asyncio.Semaphore(READS)
         self._secret = secrets.token_bytes(32)
 
     async def log_in(self, name: str, password: str, address: str) -> GatewayUser:
@@ -219,7 +234,7 @@ class GatewayUsers:
         if address and self._failures.too_many(address):
             text = f"{FAILURES} logins from this address have failed. Try again in a minute."
             raise ProblemError(429, "too-many-failures", text, {"Retry-After": f"{WINDOW:.0f}"})
-        user = GatewayUser(self._access, key[0], password)
+        user = GatewayUser(self._access, key[0], password, self._reads)
         with self._failures.attempt(address, ProblemError) if address else nullcontext():
             await user.verify()
         if len(self._users) >= USERS:

@@ -33,6 +33,37 @@ def ids_of(found: list[Any]) -> list[str]:
     return [each.id for each in found]
 
 
+def unchunked(body: bytes) -> bytes:
+    """The content of a chunked body, up to where it ends."""
+    parts = []
+    while body:
+        size, _, body = body.partition(b"\r\n")
+        parts.append(body[: int(size, 16)])
+        body = body[int(size, 16) + 2 :]
+    return b"".join(parts)
+
+
+def test_a_large_event_is_written_in_parts() -> None:
+    """The reason of a disconnection is written between two events only."""
+    written: list[bytes] = []
+    writer: Any = events.EventWriter.__new__(events.EventWriter)
+
+    class Response:
+        async def write(self, part: bytes) -> None:
+            written.append(part)
+
+    writer.response = Response()
+    small, large = b"data: x\n\n", b"data: " + b"x" * 3 * events.PART + b"\n\n"
+    for data in (small, small * 20_000, large, small + large + small, large * 2):
+        written.clear()
+        asyncio.run(writer.write(data))
+        assert b"".join(written) == data
+        assert all(0 < len(part) <= events.PART for part in written)
+        if large not in data:
+            assert all(part.endswith(b"\n\n") for part in written)
+        assert writer._whole
+
+
 def test_entries_are_events(tidelog_server: Server) -> None:
     async def test(caller: Caller, gateway: GatewayServer) -> None:
         old = await caller.append("chat", {"n": 0})
@@ -254,7 +285,7 @@ def test_a_client_that_does_not_read(tidelog_server: Server, monkeypatch: pytest
                 assert ids_of(await other.take(20)) == ids[-20:]
             assert gateway.site.readers.used == 1
         async with asyncio.timeout(30):
-            received = await slow.read()
+            received = unchunked((await slow.read()).partition(b"\r\n\r\n")[2])
         writer.close()
         assert b": disconnected: nothing was read for 0 seconds; resume with Last-Event-ID\n\n" in received
         found = re.findall(r"(?<=\nid: )[\d.]+(?=\n.*\n\n)", received.decode())
