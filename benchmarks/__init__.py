@@ -2,7 +2,7 @@
 
 ``scripts/bench`` runs the workloads that are declared in ``append``, ``polling``, ``ranges``, ``groups``, ``fanout``,
 ``space``, ``xstreams`` and ``cpu``. ``long``, ``replication``, ``spark``, ``report``, ``pending_memory``, ``turns``,
-``acks``, ``continuousbackup``, ``delays``, ``failovers``, ``gateway`` and ``workers`` are separate programs.
+``acks``, ``continuousbackup``, ``delays``, ``failovers``, ``gateway``, ``retention`` and ``workers`` are separate programs.
 
     acks            ``python -m benchmarks.acks``: what replies cost that wait for replicas
     append          appends: by clients, pipeline, payload and appendfsync; many in one command; the ceiling
@@ -31,6 +31,7 @@
     ranges          reads at random positions and of whole streams; short reads by length of the stream
     registry        declares workloads, and passes them their parameters
     replication     ``scripts/bench replication``: lag, throughput, copies, latency, failover
+    retention       ``python -m benchmarks.retention``: the cost of retention policies per append
     report          ``--json`` files as a table in Markdown
     scale           the cases of ``long``: large numbers of entries, streams, groups and clients
     scaleload       the load of the cases of ``scale``

@@ -44,6 +44,7 @@ def run(ks: Keyspace, now: int, damaged: Callable[[DamagedNodeError], object] | 
             ks.timers.arm(kind, key, name, (now if kind == timers.RETENTION else served) + RETRY_MS)
             if damaged is not None:
                 damaged(error)
+    retaining.check_later(ks, now)
     while seen < AT_ONCE and ks.unchecked:
         key = next(iter(ks.unchecked))
         seen += 1
@@ -59,6 +60,7 @@ def run(ks: Keyspace, now: int, damaged: Callable[[DamagedNodeError], object] | 
 def _retain(ks: Keyspace, key: bytes, now: int) -> int:
     """Check the policy of the stream at a key. Return the work done."""
     del ks.unchecked[key]
+    ks.check_later.pop(key, None)
     stream = ks.keys.get(key)
     return retaining.check(ks, key, stream, now) if isinstance(stream, Stream) else 0
 

@@ -76,6 +76,8 @@ class Keyspace(KeyTable):
         self.on_damage: Callable[[DamagedNodeError], object] | None = None  # set by the server
         self._created: list[bytes] = []  # keys of streams that may get a default policy at the end of the tick
         self.unchecked: dict[bytes, None] = {}  # keys of streams whose retention policy must be checked
+        self.check_later: dict[bytes, None] = {}  # and of those that are checked together (``retaining``)
+        self.checked_later = 0  # ms since epoch: when these were last checked
         self.ready: list[bytes] = []  # keys whose blocked readers must be served
         self.waiting: dict[bytes, int] = {}  # key -> number of blocked readers; set by the server
         self.watchers: dict[bytes, set[Watcher]] = {}  # key -> its watchers; set by the server
@@ -214,7 +216,7 @@ class Keyspace(KeyTable):
         """Record that entries were added, after before(). The caller logs the record."""
         self.changes.stream(key, stream)
         if stream.next_ord >= stream.check_from:
-            self._uncheck(key, stream)
+            self._limit_exceeded(key, stream)
         self.signal(key)
         if self.watchers or self.tracked:
             self.touch_watchers(key)
@@ -359,9 +361,19 @@ class Keyspace(KeyTable):
         stream.check_from = NO_CHECK
         self.unchecked[key] = None
 
+    def _limit_exceeded(self, key: bytes, stream: Stream) -> None:
+        """Record that a stream may exceed a limit of its policy: it must be checked, now or later."""
+        policy = stream.retention
+        if policy is None or not policy.exact or policy.size or key in self.check_later:
+            self._uncheck(key, stream)
+        else:
+            self.check_later[key] = None
+            stream.check_from = stream.next_ord + self.pool.max_entries
+
     def _unretain(self, key: bytes, stream: Stream) -> None:
         stream.check_from = NO_CHECK
         self.unchecked.pop(key, None)
+        self.check_later.pop(key, None)
         self.timers.cancel(timers.RETENTION, key)
 
     # -- strings ---------------------------------------------------------------------------------------------
@@ -585,6 +597,7 @@ class Keyspace(KeyTable):
         self.due.clear()
         self.timers.clear()
         self.unchecked.clear()
+        self.check_later.clear()
         self.string_bytes = self.stream_keys = self.group_bytes = self.expiring_names = 0
         self.pool.dropped += self.pool.unstored
         self.pool.bytes = self.pool.unstored = self.pool.ahead = 0

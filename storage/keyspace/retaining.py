@@ -3,8 +3,10 @@
 Rule 1: a stream with a policy is checked after an append from which on a limit may be exceeded (``Stream.check_from``,
 ``Keyspace.unchecked``), and when its timer fires. The timer is armed for the time at which the oldest entry, or node,
 becomes too old. If each append caused a check, appends to 5000 streams would take 1.38 times the CPU time.
-Rule 2: one check evicts at most NODES nodes. Dropping a node takes 1 to 2 microseconds.
-Rule 3: if GROUPS retains entries beyond the limits, the policy is checked again after HELD_MS, because acknowledgements
+Rule 2: a stream that exceeds the COUNT of an EXACT policy is checked with the others every LATER_MS, or when it has as
+many more entries as a node. Streams that always exceed their limits are then checked once for many appends.
+Rule 3: one check evicts at most NODES nodes. Dropping a node takes 1 to 2 microseconds.
+Rule 4: if GROUPS retains entries beyond the limits, the policy is checked again after HELD_MS, because acknowledgements
 do not cause a check. Appends then cause one only if they can exceed LIMIT.
 """
 
@@ -22,7 +24,8 @@ from storage.streams.stream import Stream
 
 NODES: Final = 1000  # full nodes that one check evicts
 HELD_MS: Final = 1000
-LEAST_MS: Final = 50  # between the checks of a stream whose entries become too old one after another
+LATER_MS: Final = 1000  # also between the checks of a stream whose entries become too old one after another
+LEAST_MS: Final = 50  # between the checks of a stream whose nodes become too old one after another
 
 
 def border_of(stream: Stream, policy: RetentionPolicy, now: int) -> int:
@@ -101,6 +104,14 @@ def _evict(ks: Keyspace, key: bytes, stream: Stream, policy: RetentionPolicy, no
     return max(0, nodes - stream.node_count)
 
 
+def check_later(ks: Keyspace, now: int) -> None:
+    """Let the streams be checked that wait for this, if it is time (Rule 2)."""
+    if ks.check_later and not 0 <= now - ks.checked_later < LATER_MS:
+        ks.checked_later = now
+        ks.unchecked.update(ks.check_later)
+        ks.check_later.clear()
+
+
 def _check_from(stream: Stream, policy: RetentionPolicy, held: bool) -> int:
     """Return the lowest next_ord at which something may have to be evicted; NO_CHECK if the timer finds that."""
     first, end = stream.first_ord, stream.next_ord
@@ -124,4 +135,5 @@ def _arm(ks: Keyspace, key: bytes, stream: Stream, policy: RetentionPolicy, now:
         ks.timers.arm(timers.RETENTION, key, b"", now + HELD_MS)
     elif policy.age_ms:
         oldest = stream.first_id() if policy.exact else stream.head_until()
-        ks.timers.arm(timers.RETENTION, key, b"", max((oldest >> 64) + policy.age_ms, now + LEAST_MS))
+        least = LATER_MS if policy.exact else LEAST_MS
+        ks.timers.arm(timers.RETENTION, key, b"", max((oldest >> 64) + policy.age_ms, now + least))

@@ -76,6 +76,12 @@ def begun(ms: int, seq: int, wire: bytes) -> list[Any]:
     return [wire, _last.shared, seq]
 
 
+def id_at(listed: list[Any], index: int) -> int:
+    ms: int = listed[STEP * index + 1]
+    seq: int = listed[STEP * index + 2]
+    return ms << 64 | seq
+
+
 def first_id(listed: list[Any]) -> int:
     ms: int = listed[1]
     seq: int = listed[2]

@@ -149,9 +149,6 @@ class StreamReads(StreamNodes):
             return index.first_id(index.head + 1)
         if index.head == len(index.ords) or self._active_ord == self.next_ord:
             return self.last_id
-        listed = self._append_list
-        if listed is not None and self._active is None:
-            return appendlist.first_id(listed)
         return self.id_at(self._active_ord)
 
     def head_end(self) -> int:
@@ -172,9 +169,14 @@ class StreamReads(StreamNodes):
         """Return the ID of a living entry."""
         if ordinal == self.next_ord - 1 and self._raised != self.next_ord:
             return self.last_id
-        active = self._active_node() if ordinal >= self._active_ord else None
-        if active is not None:
-            return active.id_at(ordinal - self._active_ord)
+        if ordinal >= self._active_ord:  # without joining the append list, which makes later appends slower
+            active, listed, at = self._active, self._append_list, ordinal - self._active_ord
+            if active is not None:
+                if at < len(active):
+                    return active.id_at(at)
+                at -= len(active)
+            if listed is not None:
+                return appendlist.id_at(listed, at)
         index = self._sealed
         position = index.head
         if self._end(position) <= ordinal:  # not in the oldest node, the common case of evictions
@@ -191,9 +193,6 @@ class StreamReads(StreamNodes):
 
     def first_id(self) -> int:
         """Return the ID of the oldest living entry, 0 if there is none."""
-        listed = self._append_list
-        if listed is not None and self._active is None and self.first_ord == self._active_ord:
-            return appendlist.first_id(listed)  # without joining the list, which makes later appends slower
         return self.id_at(self.first_ord) if self.first_ord < self.next_ord else 0
 
     def newest_id(self) -> int:

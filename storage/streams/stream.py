@@ -77,14 +77,17 @@ class Stream(StreamReads):
 
         There are often many evictions before that. The node is kept open, so that reading it later cannot fail.
         """
-        front, active, index = self._front, self._active_node(), self._sealed
+        front, index = self._front, self._sealed
         if self.tombstones is not None:
             evicted_to = self.id_before(ordinal + 1)
         elif front is not None and ordinal - self._front_ord < len(front):
             return
-        elif active is not None and ordinal >= self._active_ord:
-            self._front, self._front_ord = active, self._active_ord
-            return
+        elif ordinal >= self._active_ord:
+            active = self._active
+            if active is not None and ordinal - self._active_ord < len(active):
+                self._front, self._front_ord = active, self._active_ord
+                return
+            evicted_to = self.id_at(ordinal)
         elif ordinal < self._end(index.head):
             self._front, self._front_ord = self._node(index.head), index.ords[index.head]
             return

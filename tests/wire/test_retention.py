@@ -44,6 +44,29 @@ def test_count_is_exact_or_in_whole_nodes(hand: RunningServer, c: Raw) -> None:
     assert c("TLEN", "s") == 600
 
 
+def test_a_stream_that_always_exceeds_its_limit_is_checked_once_a_second(hand: RunningServer, c: Raw) -> None:
+    c("TCFG", "s", "RETAIN", "COUNT", 10, "EXACT")
+    fill(c, 12)
+    hand.advance(1000)
+    assert c("TLEN", "s") == 10
+    fill(c, 2)
+    hand.advance(100)  # nothing was checked in the last second
+    assert c("TLEN", "s") == 10
+    fill(c, 2)
+    hand.advance(400)
+    fill(c, 2)
+    hand.advance(400)
+    assert c("TLEN", "s") == 14
+    hand.advance(200)
+    assert c("TLEN", "s") == 10
+    fill(c, 2)
+    hand.advance(100)
+    assert c("TLEN", "s") == 12
+    fill(c, NODE)  # too many more
+    hand.advance(100)
+    assert c("TLEN", "s") == 10
+
+
 def test_the_policy_is_shown_and_removed(hand: RunningServer, c: Raw) -> None:
     words = b"COUNT 5 AGE 60000 BYTES 70 GROUPS LIMIT 9 EXACT"
     assert c("TCFG", "s", "RETAIN", *words.split()) == 0
@@ -82,9 +105,9 @@ def test_entries_leave_when_they_are_too_old(hand: RunningServer, c: Raw, how: s
     fill(c, 2)
     hand.advance(499)
     assert c("TLEN", "s") == 5
-    hand.advance(60)
+    hand.advance(150)  # checked a second after the first check
     assert c("TLEN", "s") == (2 if how == "EXACT" else 5)
-    hand.advance(500)
+    hand.advance(1000)
     assert c("TLEN", "s") == 0
 
 
@@ -176,7 +199,7 @@ def test_appends_cause_a_check_only_if_they_can_exceed_a_limit(
     found = []
     for _ in checked:
         fill(c, 1)
-        found.append(hand.call(lambda: b"s" in hand.server.data.ks.unchecked))
+        found.append(hand.call(lambda: b"s" in {**hand.server.data.ks.unchecked, **hand.server.data.ks.check_later}))
         hand.advance(100)
     assert found == checked
 
@@ -212,7 +235,7 @@ def test_no_excess_remains(hand: RunningServer, c: Raw, words: str, seed: int) -
                     c("XGROUP", "SETID", "s", "g", "$")
                 case _:
                     fill(c, chance.randrange(1, 25), value="x" * chance.randrange(100))
-        hand.advance(1100 if "GROUPS" in words else chance.choice((100, 250)))
+        hand.advance(1100 if "GROUPS" in words or "EXACT" in words else chance.choice((100, 250)))
         assert c("TCFG", "s", "RETAIN", *words.split(), "DRY") == 0
 
 
