@@ -134,10 +134,13 @@ class Restoration:
             name = value[at - name_len : at]
             if short(name) != key[U64.size :]:
                 raise CorruptError(f"the group {name!r} has the key of another one")
-            if not name and of.sid in companions:
-                companions[of.sid].restore(value[at : at + meta_len], value[at + meta_len :])
+            meta, rest = value[at : at + meta_len], value[at + meta_len :]
+            if of.sid not in companions:
+                self._ks.restore_group(of, name, meta, rest)
+            elif name:
+                companions[of.sid].restore_changes(name, meta, rest)
             else:
-                self._ks.restore_group(of, name, value[at : at + meta_len], value[at + meta_len :])
+                companions[of.sid].restore(meta, rest)
         self._ks.restored_delayed()
         return len(made) - len(companions), nodes
 

@@ -173,7 +173,9 @@ class Changes:
         entries.dirty = False
         if delayed.changed:
             delayed.changed = False
-            capture.groups.append((entries.sid, b"", delayed.meta(), delayed.parts()))
+            parts, gone = delayed.capture_index()
+            capture.groups += [(entries.sid, *part) for part in parts]
+            capture.dead_groups += [(entries.sid, name) for name in gone]
 
     def _take_string(self, key: bytes) -> None:
         value = self._keys.get(key)
@@ -241,8 +243,9 @@ class Changes:
             stream = self._find(key, sid)
             if stream is None:
                 continue
-            if not name:  # the index of a companion
-                self._delayed[key].changed = True
+            delayed = self._delayed.get(key)
+            if delayed is not None and delayed.entries is stream:
+                delayed.capture_failed()
             elif name in stream.groups:
                 stream.groups[name].dirty = True
 

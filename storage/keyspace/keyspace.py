@@ -707,7 +707,7 @@ class Keyspace(KeyTable):
         for key, delayed in self.delayed.items():
             if not isinstance(self.keys.get(key), Stream):
                 raise CorruptError(f"delayed entries of the unknown stream {key!r}")
-            delayed.check()
+            delayed.restored()
             self.delayed_count += len(delayed)
 
     def restore_group(self, stream: Stream, name: bytes, meta: bytes, pending: bytes) -> None:

@@ -11,6 +11,7 @@
     producers   the IDs under which producers append entries
     delayed     entries that join their stream when they are due
     duerows     the order in which delayed entries are due
+    indexlog    the stored changes of the order of delayed entries
     readahead   delayed entries that were read before their turn
     retention   the retention policy of a stream
     stages      unpublished entries, and fences

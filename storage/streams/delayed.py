@@ -14,7 +14,7 @@ one of 1 KB at random takes 110 us from a node of 64 KB, mostly to decompress it
 Rule 3: the index consists of rows of 16 bytes: due time and ordinal for each clock, and hash of the token and ordinal.
 A delayed entry takes about 36 bytes of memory. A hash finds candidates; the token in the companion decides.
 Rule 4: the index is stored with the checkpoint, as a group of the companion with an empty name, which no other group
-has. Numbers are big-endian:
+has, and with changes since then (``indexlog``). Numbers are big-endian:
 
     0        1            9          17          21
     +--------+------------+----------+-----------+
@@ -23,7 +23,7 @@ has. Numbers are big-endian:
     | rows in served time | rows in wall-clock time | rows of tokens | crc32 u32 |    16 bytes each
     +---------------------+-------------------------+----------------+-----------+
 
-Valid if both checksums and the lengths are correct, and the companion has as many entries.
+Valid if both checksums and the lengths are correct, and the companion has as many entries after the changes.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ from resp.errors import CorruptError
 from storage.model.entries import COUNTS, id_bulk
 from storage.model.sortedrows import PackedRows, SortedRows
 from storage.streams.duerows import ROW, DueRows
+from storage.streams.indexlog import META as CHANGES_META
+from storage.streams.indexlog import REMOVED, IndexChange, IndexLog, StoredChanges
 from storage.streams.position import StreamPosition
 from storage.streams.readahead import ReadAhead
 from storage.streams.stream import Stream
@@ -49,6 +51,7 @@ NODE_BYTES: Final = 16 * 1024  # of wire form
 RESCAN_MS: Final = 60_000  # after which passed entries are examined again, even if no repair is known
 DELAYED_BYTES: Final = 500  # memory of the objects without rows
 LONGEST_TOKEN: Final = 256  # bytes
+IndexPart = tuple[bytes, bytes, list[bytes | PackedRows]]  # of a capture: name, meta, and rows
 WALL: Final = 1  # flags of an entry: its due time is wall-clock time, otherwise served time
 OWN: Final = 2  # the client has chosen the token, so it is remembered after the delivery
 SHIFT: Final = 2  # bits of the flags
@@ -123,7 +126,10 @@ def hash_of(token: bytes) -> bytes:
 class DelayedEntries:
     """The delayed entries of one key: the companion and its index."""
 
-    __slots__ = ("_bad", "_counted", "_rescan", "_served", "_tokens", "_wall", "ahead", "changed", "entries", "passed")
+    __slots__ = (
+        "_bad", "_counted", "_log", "_rescan", "_served", "_stored", "_tokens", "_wall", "ahead", "changed", "entries",
+        "passed",
+    )  # fmt: skip
 
     def __init__(self, entries: Stream) -> None:
         self.entries = entries  # the companion
@@ -132,6 +138,8 @@ class DelayedEntries:
         self._wall = DueRows()
         self._tokens = SortedRows(ROW.size, ROW.size)
         self.changed = False  # the index has changed since the last capture
+        self._log = IndexLog()
+        self._stored: StoredChanges | None = None  # while the index is restored
         self.passed = False  # some entries are passed (``duerows``)
         self._bad: set[int] = set()  # the first ordinals of their nodes, as far as the damage is recorded
         self._rescan = 0  # ms since epoch: see RESCAN_MS
@@ -204,24 +212,35 @@ class DelayedEntries:
         ordinal = self.entries.next_ord
         self.entries.append(ms, seq, wire)
         self.entries.seal_from(NODE_BYTES)
-        self._due(found.flags & WALL).insert(ROW.pack(found.due, ordinal))
-        self._tokens.insert(hash_of(found.token) + ordinal.to_bytes(8, "big"))
+        wall, token = found.flags & WALL, hash_of(found.token)
+        self._due(wall).insert(ROW.pack(found.due, ordinal))
+        self._tokens.insert(token + ordinal.to_bytes(8, "big"))
+        self._log.note(IndexChange(found.due, wall, ordinal, token), 0, len(self))
         self._changed()
 
     def remove(self, ordinals: Sequence[int], entries: Sequence[StoredDelay]) -> None:
         """Remove entries that exist, in any order."""
-        rows: tuple[list[bytes], list[bytes]] = [], []
-        tokens: list[bytes] = []
-        for ordinal, found in zip(ordinals, entries, strict=True):
-            rows[found.flags & WALL].append(ROW.pack(found.due, ordinal))
-            tokens.append(hash_of(found.token) + ordinal.to_bytes(8, "big"))
-        for target, some in ((self._served.rows, rows[0]), (self._wall.rows, rows[1]), (self._tokens, tokens)):
-            if some:
-                target.delete_many(sorted(some))
+        changes = [
+            IndexChange(found.due, found.flags & WALL, ordinal, hash_of(found.token))
+            for ordinal, found in zip(ordinals, entries, strict=True)
+        ]
+        self._remove_rows(changes)
+        for change in changes:
+            self._log.note(change, REMOVED, len(self))
         ascending = sorted(ordinals)
         self.entries.delete(ascending, 0)
         self.ahead.drop(self.entries, ascending)
         self._changed()
+
+    def _remove_rows(self, changes: Sequence[IndexChange]) -> None:
+        rows: tuple[list[bytes], list[bytes]] = [], []
+        tokens: list[bytes] = []
+        for change in changes:
+            rows[change.wall].append(ROW.pack(change.due, change.ordinal))
+            tokens.append(change.hash + change.ordinal.to_bytes(8, "big"))
+        for target, some in ((self._served.rows, rows[0]), (self._wall.rows, rows[1]), (self._tokens, tokens)):
+            if some:
+                target.delete_many(sorted(some))
 
     def _changed(self) -> None:
         self.changed = True
@@ -231,7 +250,7 @@ class DelayedEntries:
     def index_bytes(self) -> int:
         """Return the estimated memory of the index."""
         rows = self._served.rows.memory_bytes() + self._wall.rows.memory_bytes() + self._tokens.memory_bytes()
-        return DELAYED_BYTES + rows + self.ahead.memory_bytes()
+        return DELAYED_BYTES + rows + self.ahead.memory_bytes() + self._log.memory_bytes()
 
     def memory_bytes(self) -> int:
         return self.entries.memory_bytes() + self.index_bytes()
@@ -256,6 +275,20 @@ class DelayedEntries:
         """Return the rows in parts, which later changes do not affect. O(number of entries / 100)."""
         return [*self._served.rows.dump(), *self._wall.rows.dump(), *self._tokens.dump()]
 
+    def capture_index(self) -> tuple[list[IndexPart], list[bytes]]:
+        """Return the parts of the index that the store lacks, and the names of those to delete. O(changes), except if
+        there were many."""
+        if self._log.whole:
+            gone = self._log.begin_parts()
+            return [(b"", self.meta(), self.parts())], gone
+        part = self._log.part()
+        return ([] if part is None else [(part[0], CHANGES_META, [part[1]])]), []
+
+    def capture_failed(self) -> None:
+        """Write all rows with the next checkpoint, since a part was not stored."""
+        self.changed = True
+        self._log.must_be_whole()
+
     def restore(self, meta: bytes, rows: bytes) -> None:
         """Fill an empty index from its meta and rows. Raises CorruptError if they are damaged."""
         damaged = CorruptError(f"the index of the delayed entries of stream {self.entries.sid} is damaged")
@@ -274,7 +307,20 @@ class DelayedEntries:
             at = stop
         self._count_memory()
 
-    def check(self) -> None:
-        """Raise CorruptError if the companion has another number of entries than the index."""
+    def restore_changes(self, name: bytes, meta: bytes, changes: bytes) -> None:
+        """Add a part of the changes after restore(), in order. Raises CorruptError if it is damaged."""
+        if self._stored is None:
+            self._stored = StoredChanges()
+        self._stored.add(name, meta, changes)
+
+    def restored(self) -> None:
+        """Apply the changes. Raises CorruptError if the companion has another number of entries than the index."""
+        stored, self._stored = self._stored or StoredChanges(), None
+        self._log, removed, added = stored.result()
+        self._remove_rows(removed)
+        for change in added:
+            self._due(change.wall).insert(ROW.pack(change.due, change.ordinal))
+            self._tokens.insert(change.hash + change.ordinal.to_bytes(8, "big"))
+        self._count_memory()
         if self.entries.length != len(self):
             raise CorruptError(f"the store lacks delayed entries of stream {self.entries.sid}, or their index")

@@ -136,9 +136,9 @@ def test_a_damaged_index_is_refused() -> None:
         with pytest.raises(CorruptError):
             again.restore(bad_meta, bad_rows)
     with pytest.raises(CorruptError):
-        again.check()  # its index is empty
+        again.restored()  # its index is empty
     again.restore(meta, rows)
-    again.check()
+    again.restored()
     assert bytes(pendingformat.assemble(again.parts())) == rows
 
 
