@@ -2,7 +2,8 @@
 
 ``scripts/bench`` runs the workloads that are declared in ``append``, ``polling``, ``ranges``, ``groups``, ``fanout``,
 ``space``, ``xstreams`` and ``cpu``. ``long``, ``replication``, ``spark``, ``report``, ``pending_memory``, ``turns``,
-``acks``, ``continuousbackup``, ``delays``, ``failovers``, ``gateway``, ``retention`` and ``workers`` are separate programs.
+``acks``, ``continuousbackup``, ``delays``, ``failovers``, ``gateway``, ``retention`` and ``workers`` are separate
+programs.
 
     acks            ``python -m benchmarks.acks``: what replies cost that wait for replicas
     append          appends: by clients, pipeline, payload and appendfsync; many in one command; the ceiling

@@ -126,7 +126,8 @@ class Restoration:
         for stream in made.values():
             stream.all_nodes_added()
         for key, value in self._entries(GROUPS):
-            of = made.get(U64.unpack_from(key)[0])
+            (sid,) = U64.unpack_from(key)
+            of = made.get(sid)
             if of is None:
                 raise CorruptError(f"{self._path}: a group of an unknown stream: {REMEDY}")
             name_len, meta_len = GROUP.unpack_from(value, CRC.size)
@@ -135,12 +136,12 @@ class Restoration:
             if short(name) != key[U64.size :]:
                 raise CorruptError(f"the group {name!r} has the key of another one")
             meta, rest = value[at : at + meta_len], value[at + meta_len :]
-            if of.sid not in companions:
+            if sid not in companions:
                 self._ks.restore_group(of, name, meta, rest)
             elif name:
-                companions[of.sid].restore_changes(name, meta, rest)
+                companions[sid].restore_changes(name, meta, rest)
             else:
-                companions[of.sid].restore(meta, rest)
+                companions[sid].restore(meta, rest)
         self._ks.restored_delayed()
         return len(made) - len(companions), nodes
 
