@@ -59,6 +59,10 @@ class Person:
         await self.page.until(FIND % json.dumps(label))
         await self.page.fill("[data-wanted]", text)
 
+    async def close(self) -> None:
+        await self.click("Close")
+        await self.page.until("document.querySelector('dialog[open]') === null")
+
     async def sees(self, pattern: str) -> str:
         """Wait until the page, or its open dialog, shows a text that matches."""
         shown = "(document.querySelector('dialog[open]') || document.body)?.innerText || ''"
@@ -83,8 +87,8 @@ async def browse(person: Person) -> None:
     await person.click(shown)
     await person.sees(rf"{re.escape(shown)}(.|\n)*visitor(.|\n)*agent")
     await person.click("JSON")
-    await person.sees(r'"source"')
-    await person.click("Close")
+    await person.sees(r'"fields": \{')  # of the JSON view, not of the view before it
+    await person.close()
     await person.click("Older")
     await person.sees(r"Newer")
 
@@ -109,7 +113,7 @@ async def replay(person: Person, running: RunningQuickstart) -> None:
     number = row.split()[0]
     await person.click(number)
     await person.sees(r"Fjordbank did not answer(.|\n)*Traceback(.|\n)*shop\.py")
-    await person.click("Close")
+    await person.close()
     with Client(running.url) as client:
         letter = next(each for each in client.trange("orders.dead:0") if str(each.id) == number)
         order = json.loads(letter["data"])["id"]
