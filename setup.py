@@ -68,11 +68,11 @@ CODED = Extension(
     optional=OPTIONAL,
 )  # fmt: skip
 SOCKETS = Extension(f"{HOME}.respserver.clients._sockets", ["respserver/clients/_sockets.c"], optional=OPTIONAL)
-SMALL = [  # numbers as bytes, for which a single client waits at each command; prefetching for many keys; pages
+SMALL = [  # numbers as bytes, for which a single client waits at each command; slots; prefetching; pages
     Extension(f"{HOME}.{name.replace('/', '.')}", [f"{name}.c"], optional=OPTIONAL)
     for name in (
-        "persistence/_frame", "persistence/_overflow", "storage/keyspace/_prefetch", "storage/model/_ids",
-        "storage/model/_records",
+        "commands/_slots", "persistence/_frame", "persistence/_overflow", "storage/keyspace/_prefetch",
+        "storage/model/_ids", "storage/model/_records",
     )
 ]  # fmt: skip
 

@@ -120,7 +120,7 @@ class Command:
     __slots__ = (
         "acl_categories", "adds", "alike", "args", "arity", "batch", "brief", "called", "calls", "channels",
         "complexity", "failed", "first", "flags", "group", "handler", "hot_least", "hot_most", "key_after_token",
-        "key_spec_of", "key_specs", "last", "most", "name", "reaches", "reads", "rejected", "several_keys",
+        "key_spec_of", "key_specs", "key_step", "last", "most", "name", "reaches", "reads", "rejected", "several_keys",
         "shows_data", "since", "step", "subcommands", "traits", "usec", "write", "writes",
     )  # fmt: skip
 
@@ -150,7 +150,7 @@ class Command:
         # whether a call may have several keys, which share a slot in a cluster
         self.several_keys = len(self.key_specs) > 1 or any(spec.last or spec.counted for spec in self.key_specs)
         # the same in Redis's older form: first key, last key (negative: from the end), step; 0 0 0 without keys
-        self.first, self.last, self.step = _key_range(self.key_specs)
+        self.first, self.last, self.step, self.key_step = _key_range(self.key_specs)  # key_step: see there
         if any(spec.keyword or spec.counted or spec.option for spec in self.key_specs):
             flags |= {"movablekeys"}
         self.flags = flags
@@ -232,15 +232,18 @@ class Command:
         return count == self.arity if self.arity > 0 else count >= -self.arity
 
 
-def _key_range(specs: Sequence[KeySpec]) -> tuple[int, int, int]:
+def _key_range(specs: Sequence[KeySpec]) -> tuple[int, int, int, int]:
+    """Return first, last, step, and the step again if argv[first::step] are all keys of a call; otherwise 0."""
     fixed = [spec for spec in specs if not (spec.keyword or spec.counted or spec.option)]
     if not fixed:
-        return 0, 0, 0
+        return 0, 0, 0, 0
     first = fixed[0]
     if first.last < 0 or len(fixed) == 1:
-        return first.index, first.index + first.last if first.last >= 0 else -1, first.step
+        regular = len(specs) == 1 and first.last < 0 and not first.halved
+        last = first.index + first.last if first.last >= 0 else -1
+        return first.index, last, first.step, first.step if regular else 0
     step = fixed[1].index - first.index  # each spec is one key
-    return first.index, max(spec.index + spec.last for spec in fixed), step
+    return first.index, max(spec.index + spec.last for spec in fixed), step, 0
 
 
 def _categories(flags: frozenset[str], group: str, extra: tuple[str, ...], bare: bool) -> tuple[str, ...]:

@@ -128,7 +128,7 @@ class KeySpec:
 
     __slots__ = (
         "counted", "flags", "halved", "index", "keyword", "last", "option", "option_words", "real", "reads", "step",
-        "writes",
+        "word", "writes",
     )  # fmt: skip
 
     def __init__(
@@ -141,6 +141,7 @@ class KeySpec:
         self.index = index
         self.counted = counted
         self.keyword = keyword  # the word before the first key; "": the first key is at ``index``
+        self.word = keyword.encode()
         self.last = last  # the last key, counted from the first; -1: the last argument
         self.step = step  # from one key to the next
         self.halved = halved  # only the first half of the range are keys; the other half are other words (XREAD)
@@ -159,10 +160,12 @@ class KeySpec:
             count = int(raw) if raw.isdigit() and len(raw) <= _COUNT_DIGITS else 0
             return range(first + 1, min(first + 1 + count * self.step, len(argv)), self.step)
         if self.keyword:
-            upper = [word.upper() for word in argv]
-            try:
-                first = upper.index(self.keyword.encode(), self.index) + 1
-            except ValueError:
+            word = self.word
+            for at in range(first, len(argv)):
+                if len(argv[at]) == len(word) and argv[at].upper() == word:
+                    first = at + 1
+                    break
+            else:
                 return range(0)
         if self.option and first < len(argv) and argv[first].upper() == self.option.encode():
             first += self.option_words

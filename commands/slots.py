@@ -2,15 +2,24 @@
 
 A key's slot is the CRC16 (XMODEM) of the key, modulo 16384. If the key contains ``{...}``, only the part between the
 first ``{`` and the first ``}`` after it counts, unless that part is empty. Keys with the same hash tag therefore have
-the same slot. ``binascii.crc_hqx`` is this CRC in C: a slot costs about half a microsecond, interpreted.
+the same slot.
+
+Decision: the slots of a call's keys are compared in C (``_slots.c``) if a C compiler is available. In compiled Python,
+the comparison of three keys took 0.9 us, half the time of an MGET in a pipeline of 16.
 """
 
 from __future__ import annotations
 
 from binascii import crc_hqx
-from collections.abc import Sequence
 from hashlib import sha1
 from typing import Final, NamedTuple
+
+try:
+    from commands import _slots
+
+    IN_C = True
+except ImportError:  # installed without a C compiler, or run from a checkout
+    IN_C = False
 
 SLOTS: Final = 16384
 # The ID of the shard that has all slots, for CLUSTER MYSHARDID. It is the same on all members, before and after a
@@ -34,34 +43,34 @@ class ClusterNode(NamedTuple):
 
 def slot_of(key: bytes) -> int:
     """Return the slot of a key, from 0 to 16383."""
+    return _slots.slot_of(key) if IN_C else interpreted_slot(key)
+
+
+def one_slot(words: list[bytes], first: int, step: int) -> int:
+    """Return the slot of the keys words[first::step]; -1 if they have different ones, or if there are none."""
+    return _slots.one_slot(words, first, step) if IN_C else interpreted_one_slot(words[first::step])
+
+
+def _tag(key: bytes) -> bytes:
+    """Return the beginning of a key up to the end of its hash tag; b"" if it has none."""
     start = key.find(b"{")
-    if start >= 0:
-        end = key.find(b"}", start + 1)
-        if end > start + 1:
-            key = key[start + 1 : end]
-    return crc_hqx(key, 0) % SLOTS
+    end = key.find(b"}", start + 1) if start >= 0 else -1
+    return key[: end + 1] if end > start + 1 else b""
 
 
-def common_slot(keys: Sequence[bytes], slot: int = -1) -> int:
-    """Return the slot of the keys, of which there is at least one; -1 if they have different ones.
+def interpreted_slot(key: bytes) -> int:
+    """Do the same as slot_of() without C."""
+    tag = _tag(key)
+    return crc_hqx(tag[tag.find(b"{") + 1 : -1] if tag else key, 0) % SLOTS
 
-    ``slot``: the slot that they must have; -1: any. Keys that begin with the hash tag of the first one have the same
-    slot. Comparing it takes a third of the time of computing the slot.
-    """
-    first = keys[0]
-    found = slot_of(first)
-    if slot not in (-1, found):
+
+def interpreted_one_slot(keys: list[bytes]) -> int:
+    """Do the same as one_slot() without C. Keys that begin with the hash tag of the first one have the same slot."""
+    if not keys:
         return -1
-    if len(keys) == 1:
-        return found
-    start = first.find(b"{")
-    end = first.find(b"}", start + 1) if start >= 0 else -1
-    if end > start + 1:
-        tag = first[: end + 1]
-        others = [key for key in keys if key[: end + 1] != tag]
-    else:
-        others = [key for key in keys if key != first]
+    slot, tag = interpreted_slot(keys[0]), _tag(keys[0])
+    others = [key for key in keys if key[: len(tag)] != tag] if tag else [key for key in keys if key != keys[0]]
     for key in others:
-        if slot_of(key) != found:
+        if interpreted_slot(key) != slot:
             return -1
-    return found
+    return slot

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-C_MODULES = ("/_coded", "/_frame", "/_ids", "/_overflow", "/_prefetch", "/_records", "/_rows", "/_sockets")
+C_MODULES = ("/_coded", "/_frame", "/_ids", "/_overflow", "/_prefetch", "/_records", "/_rows", "/_slots", "/_sockets")
 SPARK = [f"tidelog/spark/{name}" for name in ("_rows.c", "_arrow.h", "_hash.h", "_words.h")]
 
 
@@ -26,7 +26,8 @@ def checkout(tmp_path: Path) -> Path:
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path)
     shutil.copytree(ROOT / "storage", tmp_path / "storage", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
-    for name in ("persistence/_frame.c", "persistence/_overflow.c", "respserver/clients/_sockets.c", *SPARK):
+    sources = ("commands/_slots.c", "persistence/_frame.c", "persistence/_overflow.c", "respserver/clients/_sockets.c")
+    for name in (*sources, *SPARK):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     return tmp_path

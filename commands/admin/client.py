@@ -117,7 +117,8 @@ def client_reply(ctx: Context, argv: list[bytes]) -> Reply:
     return b""
 
 
-@_own("CLIENT|MULTISLOT", oneof("enabled", token("ON"), token("OFF")))
+# Every user may call it: it gives access to no key, and clients send it on each connection.
+@_own("CLIENT|MULTISLOT", oneof("enabled", token("ON"), token("OFF")), flags="noscript loading stale no_auth")
 def client_multislot(ctx: Context, argv: list[bytes]) -> Reply:
     """Let the keys of one call, or of one transaction, have different hash slots, as the leader has all slots."""
     ctx.session.multislot = _on_off(argv[2])

@@ -37,7 +37,7 @@ from respserver.clients.notifications import Notifications
 from respserver.execution.blocking import Blocking
 from respserver.execution.checks import Checks
 from respserver.execution.faults import Failures
-from respserver.execution.redirects import in_slices, is_long, one_slot
+from respserver.execution.redirects import in_slices, is_long, may_run
 from respserver.execution.slices import Slicing
 from respserver.execution.transactions import Transactions
 from respserver.runtime.clock import Clock
@@ -202,7 +202,7 @@ class Dispatcher:
                 command is not None
                 and command.hot_least <= len(argv) <= command.hot_most
                 and conn.session.plain
-                and not (self._slotted and command.several_keys and not one_slot(conn.session, command, argv))
+                and not (self._slotted and command.several_keys and not may_run(conn.session, command, argv))
                 and (not self._gates.closed or (self._gates.reads_pass and not command.write))
             ):
                 if at + 1 < len(calls):
@@ -297,7 +297,7 @@ class Dispatcher:
             argv = call
             if argv[0] != name or not command.hot_least <= len(argv) <= command.hot_most:
                 break
-            if slotted and not one_slot(session, command, argv):
+            if slotted and not may_run(session, command, argv):
                 break
             if batches and self._alone <= i < total - 1:
                 following = calls[i + 1]

@@ -18,7 +18,7 @@ from typing import Final
 from commands.context import Await, Block, Chunks, ClusterPart, Context, Slices
 from commands.declare import Command, lookup
 from commands.session import Session
-from commands.slots import common_slot, slot_of
+from commands.slots import one_slot, slot_of
 from resp import errors
 from resp.errors import CommandError
 
@@ -60,10 +60,17 @@ def slot_of_call(command: Command, argv: list[bytes], slot: int, multislot: bool
             continue
         if multislot:
             return slot_of(argv[positions[0]]) if slot == _NONE else slot
-        slot = common_slot(argv[positions.start : positions.stop : positions.step], slot)
-        if slot == _NONE:
+        found = _slot_at(argv, positions)
+        if found == _NONE or slot not in (_NONE, found):
             raise CommandError(errors.CROSS_SLOT)
+        slot = found
     return slot
+
+
+def _slot_at(argv: list[bytes], positions: range) -> int:
+    """Return the slot of the keys at some positions; _NONE if they have different ones."""
+    words = argv if positions.stop >= len(argv) else argv[: positions.stop]
+    return one_slot(words, positions.start, positions.step)
 
 
 def is_long(session: Session, argv: list[bytes]) -> bool:
@@ -83,7 +90,7 @@ def in_slices(command: Command, argv: list[bytes]) -> Slices:
         if running is not None:
             return running.step(ctx)
         if at < len(keys):
-            if common_slot(keys[at : at + _AT_ONCE], slot) == _NONE:
+            if one_slot(keys[at : at + _AT_ONCE], 0, 1) != slot:
                 raise CommandError(errors.CROSS_SLOT)
             at += _AT_ONCE
             return None
@@ -104,19 +111,25 @@ def in_slices(command: Command, argv: list[bytes]) -> Slices:
     return Slices(step, command.changes(argv), close)
 
 
-def one_slot(session: Session, command: Command, argv: list[bytes]) -> bool:
-    """Return whether a leader can run a call of a command with several keys without check(). It is false for a long
-    call, whose keys are compared in slices."""
+def may_run(session: Session, command: Command, argv: list[bytes]) -> bool:
+    """Return whether a leader can run a call of a command with several keys without check(), because its keys have the
+    same slot. It is false for a long call, whose keys are compared in slices."""
+    words = len(argv)
+    if command.key_step:
+        if words <= command.first + command.key_step or session.multislot:
+            return True
+        return words <= LONG and one_slot(argv, command.first, command.key_step) != _NONE
     if session.multislot:
         return True
-    if len(argv) > LONG:
+    if words > LONG:
         return False
     slot = _NONE
     for positions, _ in command.key_ranges(argv, real=False):
         if positions:
-            slot = common_slot(argv[positions.start : positions.stop : positions.step], slot)
-            if slot == _NONE:
+            found = _slot_at(argv, positions)
+            if found == _NONE or slot not in (_NONE, found):
                 return False
+            slot = found
     return True
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from commands.declare import TABLE, all_commands, lookup
 from commands.refusals import REFUSED
-from commands.slots import common_slot, slot_of
+from commands.slots import IN_C, interpreted_one_slot, interpreted_slot, one_slot, slot_of
 from resp.errors import CommandError
 from respserver.execution.redirects import in_slices, slot_of_call
 from tests.replication.cluster import new_port
@@ -354,9 +354,11 @@ def test_slots_of_calls(words: list[str], slots: int) -> None:
     ],
 )  # fmt: skip
 def test_common_slots(keys: list[bytes], same: bool) -> None:
-    assert common_slot(keys) == (slot_of(keys[0]) if same else -1)
+    expected = slot_of(keys[0]) if same else -1
+    assert one_slot(keys, 0, 1) == interpreted_one_slot(keys) == expected
+    spaced = [b"MSET", *[word for key in keys for word in (key, b"other")]]
+    assert one_slot(spaced, 1, 2) == expected
     assert same == (len({slot_of(key) for key in keys}) == 1)
-    assert common_slot(keys, (slot_of(keys[0]) + 1) % 16384) == -1
 
 
 @pytest.mark.parametrize(
@@ -374,6 +376,34 @@ def _crc16(data: bytes) -> int:
         for _ in range(8):
             crc = (crc << 1) ^ 0x1021 if crc & 0x8000 else crc << 1
     return crc & 0xFFFF
+
+
+@given(st.lists(st.text("a{}", max_size=6).map(str.encode), max_size=4), st.integers(0, 3), st.integers(1, 3))
+def test_slots_in_c_and_interpreted(words: list[bytes], first: int, step: int) -> None:
+    assert [slot_of(word) for word in words] == [interpreted_slot(word) for word in words]
+    assert one_slot(words, first, step) == interpreted_one_slot(words[first::step])
+
+
+@pytest.mark.skipif(not IN_C, reason="no C compiler here")
+def test_wrong_arguments_of_the_functions_in_c() -> None:
+    from commands import _slots
+
+    wrong: Any
+    for wrong in ("a", bytearray(b"a"), None, 1):
+        with pytest.raises(TypeError):
+            _slots.slot_of(wrong)
+        with pytest.raises(TypeError):
+            _slots.one_slot([b"a", wrong], 0, 1)
+    for wrong in ((), ([b"a"], 0), ((b"a",), 0, 1), ([b"a"], "0", 1), ([b"a"], 0, None)):
+        with pytest.raises(TypeError):
+            _slots.one_slot(*wrong)
+    for wrong in ((-1, 1), (0, 0), (0, -1)):
+        with pytest.raises(ValueError, match="at least"):
+            _slots.one_slot([b"a"], *wrong)
+    with pytest.raises(OverflowError):
+        _slots.one_slot([b"a"], 1 << 70, 1)
+    assert _slots.one_slot([b"a", b"b"], 0, 1 << 62) == slot_of(b"a")
+    assert _slots.one_slot([b"a"], 1 << 62, 1 << 62) == -1
 
 
 @given(st.binary(max_size=30).map(lambda raw: raw.replace(b"a", b"{").replace(b"b", b"}")))

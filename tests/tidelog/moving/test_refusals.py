@@ -62,7 +62,7 @@ def test_a_source_that_is_no_redis(target: Peer) -> None:
 
 
 def test_a_server_whose_info_is_another(target: Peer) -> None:
-    with other_server(b"+OK\r\n$7\r\nno:info\r\n") as url:
+    with other_server(b"+OK\r\n+OK\r\n$7\r\nno:info\r\n") as url:
         assert "is no Redis: its INFO tells no version" in refused(url, "--url", target.url)
 
 

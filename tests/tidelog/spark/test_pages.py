@@ -264,8 +264,9 @@ def test_over_a_real_connection() -> None:
         for _ in range(2):
             peer, _address = listener.accept()
             with peer:
-                peer.recv(1000)  # CLIENT SETNAME
-                peer.sendall(b"+OK\r\n")
+                for _greeting in ("CLIENT SETNAME", "CLIENT MULTISLOT"):
+                    peer.recv(1000)
+                    peer.sendall(b"+OK\r\n")
                 peer.recv(1000)  # TRANGE
                 peer.sendall(b"*41\r\n" + good + b"*1\r\n!?\r\n")
 

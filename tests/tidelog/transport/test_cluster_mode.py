@@ -36,6 +36,15 @@ def test_clients(server: Server) -> None:
     asyncio.run(run())
 
 
+def test_a_user_with_few_permissions(server: Server) -> None:
+    with Client(server.url) as client:
+        client.redis.execute_command("ACL", "SETUSER", "reader", "on", ">p", "~*", "-@all", "+mget", "+client|setname")
+        with Client(server.url.replace("//", "//reader:p@")) as reader:
+            assert len(reader.redis.execute_command("MGET", "x", "y")) == 2
+        denied = [entry[b"object"] for entry in client.redis.execute_command("ACL", "LOG")]
+        assert denied == [b"client|setinfo"]  # which redis-py sends
+
+
 def test_connections(server: Server) -> None:
     access = Access.of(server.url)
     connection = BlockingConnection(access, server.url, "x")
