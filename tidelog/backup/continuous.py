@@ -74,6 +74,7 @@ class ContinuousBackup:
         self._recurring = RecurringBase(url, target, options.every, options.keep, say, stop)
         self._merge = RecurringMerge(target, say, stop)
         self.monitor = LagMonitor(options.lag, say)
+        self._lock = TargetLock(self._place, say, stop.wait, self._behind)
         self._options = options
         self._say = say
         self._report = report
@@ -86,9 +87,7 @@ class ContinuousBackup:
 
     def run(self) -> None:
         """Run until ``stop`` is set. Raises BackupError, or redis.RedisError if the first connection fails."""
-        with suppress(BackupStoppedError), TargetLock(self._place, self._say, self._stop.wait) as lock:
-            self._lock = lock
-            lock.behind = lambda: self.monitor.behind if self.monitor.following else None
+        with suppress(BackupStoppedError), self._lock:
             self._found = resume_point(self._place)
             while not self._stop.is_set():
                 try:
@@ -106,6 +105,9 @@ class ContinuousBackup:
             finally:
                 self._recurring.finish()
                 self._merge.finish()
+
+    def _behind(self) -> float | None:
+        return self.monitor.behind if self.monitor.following else None
 
     def _wait(self, error: Exception) -> None:
         delay = self._delays.next()

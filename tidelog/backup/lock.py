@@ -3,7 +3,8 @@
     locks/<random>.json    {"host": "db1", "pid": 4711, "boot": "<boot ID>", "namespace": "pid:[4026531836]",
                             "started": "<clock ticks>", "turn": 3, "beat": 17, "began": 1795248000, "seen": 1795248060}
 
-A continuous backup also writes ``behind``: seconds by which the target was behind the server (see ``lagmonitor``).
+A continuous backup also writes ``"continuous": true`` and ``behind``: seconds by which the target was behind the server
+(see ``lagmonitor``), once it follows the log.
 
 ``boot``, ``namespace``, ``pid``, and ``started`` (the start of the process, from /proc) identify a process: containers
 can have the same host name, and their processes the same PID. ``turn`` increases with each writer that removes the lock
@@ -70,6 +71,7 @@ class LockContent(Struct):
     started: str = ""
     turn: Count = 0
     beat: Count = 0
+    continuous: bool = False
     behind: Annotated[float, Meta(ge=0)] | None = None
 
 
@@ -77,10 +79,15 @@ class TargetLock:
     """The lock, as a context manager. Raises BackupError if there is another writer.
 
     ``say``: called with a line if the writer waits for the lock of another one to expire; ``wait``: used for that.
+    ``behind``: returns the content of this field, for a continuous backup.
     """
 
     def __init__(
-        self, place: BackupTarget, say: Callable[[str], None] | None = None, wait: Wait | None = None
+        self,
+        place: BackupTarget,
+        say: Callable[[str], None] | None = None,
+        wait: Wait | None = None,
+        behind: Callable[[], float | None] | None = None,
     ) -> None:
         self._place = place
         self._say = say
@@ -90,7 +97,8 @@ class TargetLock:
         boot, namespace = _boot(), _namespace()
         started = _process(os.getpid())[1]
         self._content = LockContent(socket.gethostname(), os.getpid(), now, now, boot, namespace, started, 1)
-        self.behind: Callable[[], float | None] | None = None  # for the content, if it is a continuous backup
+        self._content.continuous = behind is not None
+        self._behind = behind
         self._renewed = 0.0  # seconds on CLOCK before the last renewal
         self._lost: LockLostError | None = None
         self._changing = threading.Lock()  # for the lock file
@@ -179,8 +187,8 @@ class TargetLock:
     def _write(self) -> None:
         now, content = _now(), self._content
         content.seen, content.beat = int(time.time()), content.beat + 1
-        if self.behind is not None:
-            content.behind = self.behind()
+        if self._behind is not None:
+            content.behind = self._behind()
         self._place.write(self._file, msgspec.json.encode(content))
         self._renewed = now
 

@@ -59,7 +59,7 @@ class TargetOverview:
             ],
             "writer": None if self.writer is None else {
                 "host": self.writer.host, "pid": self.writer.pid, "began_ms": self.writer.began * 1000,
-                "seen_ms": self.writer.seen * 1000, "continuous": self.writer.behind is not None,
+                "seen_ms": self.writer.seen * 1000, "continuous": self.writer.continuous,
                 "behind_ms": None if self.writer.behind is None else int(self.writer.behind * 1000),
             },
             "age_ms": int(self.age * 1000),

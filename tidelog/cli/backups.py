@@ -178,8 +178,10 @@ def _print_writer(found: TargetOverview) -> None:
         echo(f"no process writes to the target; the newest state is {duration(int(found.age * 1000))} old")
         return
     process = f"process {writer.pid} on {writer.host}, since {utc(writer.began * 1000)}"
-    if writer.behind is None:
+    if not writer.continuous:
         echo(f"a backup is being written by {process}")
+    elif writer.behind is None:
+        echo(f"continuous backup by {process}; it has just started, or takes a base backup")
     else:
         echo(f"continuous backup by {process}; the target was up to date {found.age:.0f} s ago")
 

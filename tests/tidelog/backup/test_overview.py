@@ -43,9 +43,12 @@ def test_json(place: LocalTarget) -> None:
 
 def test_the_process(place: LocalTarget) -> None:
     base(place)
-    with TargetLock(place) as lock:
+    with TargetLock(place):
         assert "a backup is being written by process" in tidelog("backups", place.shown)
-        lock.behind = lambda: 7.25
+    behind: list[float | None] = [None]
+    with TargetLock(place, behind=lambda: behind[0]) as lock:
+        assert "; it has just started, or takes a base backup" in tidelog("backups", place.shown)
+        behind[0] = 7.25
         lock._write()
         assert re.search("; the target was up to date [78] s ago", tidelog("backups", place.shown))
         writer = json.loads(tidelog("backups", place.shown, "--json"))["writer"]
@@ -60,7 +63,8 @@ def test_the_process(place: LocalTarget) -> None:
 def test_a_process_that_may_have_ended(place: LocalTarget, age: int) -> None:
     """The time since its last message counts, too. A lock that is too old means nothing."""
     base(place)
-    facts = {"host": "elsewhere", "pid": 1, "began": 1, "seen": int(time.time()) - age, "behind": 20.0}
+    facts = {"host": "elsewhere", "pid": 1, "began": 1, "seen": int(time.time()) - age}
+    facts |= {"continuous": True, "behind": 20}
     place.write("locks/other.json", json.dumps(facts).encode())
     found = json.loads(tidelog("backups", place.shown, "--json"))
     if age < STALE:
