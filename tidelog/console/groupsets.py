@@ -24,7 +24,7 @@ from tidelog.transport.errors import message_of
 
 STREAMS: Final = 1000  # of a page
 GROUPS: Final = 200_000  # of all streams of a page: about 60 MB
-READ: Final = 20_000  # groups that a request reads, about
+READ: Final = 5_000  # groups that a request reads, about: 20 ms of the event loop
 TOGETHER: Final = 50  # streams of a request
 CALLS: Final = 200  # of a request
 MEASURED: Final = 2000  # groups of streams, at most, unless a single name is on more
