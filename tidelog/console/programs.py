@@ -8,7 +8,7 @@ Rule 2: a page shows at most SHOWN programs of each kind, by name, and reads AT_
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeVar
 
@@ -78,11 +78,6 @@ async def some(names: Sequence[str], read: Callable[[str], Coroutine[Any, Any, T
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(one(name)) for name in names]
     return [task.result() for task in tasks]
-
-
-def worst(rows: Sequence[ProgramRow]) -> Mapping[str, int]:
-    """Return the number of rows of each level."""
-    return {level: sum(row.level == level for row in rows) for level in ("bad", "wait", "good")}
 
 
 class PolledCalls:

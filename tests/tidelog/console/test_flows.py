@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -40,13 +37,17 @@ EVIL = "<img src=x onerror=\"document.title='run'\">"
 PATH = "/programs/flow?process=default&name=main"
 
 
+@pytest.fixture
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publisher, "FOLLOW", 0.05)
+    monkeypatch.setattr(publisher, "WRITE", 0.1)
+
+
+@pytest.mark.usefixtures("fast")
 def test_pause_resume_and_reset(tidelog_server: Server, tmp_path: Path) -> None:
-    """A process of ``tidelog flow run``, and no process."""
+    """A process with a flow, and no process."""
     add_user(tidelog_server, "ann")
-    file, path = tmp_path / "flows.yaml", tmp_path / "audit.jsonl"
-    file.write_text(FLOWS)
-    words = [sys.executable, "-m", "tidelog.cli", "flow", "run", str(file), "--url", tidelog_server.url]
-    process = subprocess.Popen([*words, "--listen", "none"], stderr=subprocess.PIPE)
+    path = tmp_path / "audit.jsonl"
 
     async def test(visitor: Visitor, console: ConsoleServer) -> None:
         await visitor.log_in()
@@ -58,30 +59,26 @@ def test_pause_resume_and_reset(tidelog_server: Server, tmp_path: Path) -> None:
         async def post(action: str, **form: str) -> str:
             return (await visitor.post(PATH.replace("flow?", f"flow/{action}?"), form, **token))[1]
 
-        await until(lambda: shows(">running<", "/programs?kind=flow"))
-        with tidelog_server.client() as client:
-            client.tmappend("jobs", ["n"], [(n,) for n in range(5)])
-            await until(lambda: client.tlen("done") == 5)
-            assert "main is paused within seconds" in await post("pause")
-            await until(lambda: shows("paused:api"))
-            assert "5 entries" in await post("preview", to="earliest")
-            assert "1 group reset to earliest" in await post("reset", to="earliest")
-            assert "main is running within seconds" in await post("resume")
-            await until(lambda: client.tlen("done") == 10)
-            assert "in is paused" in await post("pause", connector="in")
-            assert (await visitor.post(PATH.replace("flow?", "flow/pause?"), {"connector": "x"}, **token))[0] == 404
-            assert "yesterday" in await post("preview", to="yesterday")
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=30)
+        async with hosted(FLOWS, tidelog_server.url) as host, FlowPublisher(host):
+            await until(lambda: shows(">running<", "/programs?kind=flow"))
+            with tidelog_server.client() as client:
+                client.tmappend("jobs", ["n"], [(n,) for n in range(5)])
+                await until(lambda: client.tlen("done") == 5)
+                assert "main is paused within seconds" in await post("pause")
+                await until(lambda: shows("paused:api"))
+                assert "5 entries" in await post("preview", to="earliest")
+                assert "1 group reset to earliest" in await post("reset", to="earliest")
+                assert "main is running within seconds" in await post("resume")
+                await until(lambda: client.tlen("done") == 10)
+                assert "in is paused" in await post("pause", connector="in")
+                await until(lambda: shows("paused:in"))
+                assert (await visitor.post(PATH.replace("flow?", "flow/pause?"), {"connector": "x"}, **token))[0] == 404
+                assert "yesterday" in await post("preview", to="yesterday")
         assert await shows("no process runs it")
         assert "after the next start" in await post("pause")
         assert (await visitor.get("/programs/flow?name=none"))[0] == 404
 
-    try:
-        visit(tidelog_server, test, audit_file=str(path))
-    finally:
-        process.kill()
-        process.communicate()
+    visit(tidelog_server, test, audit_file=str(path))
     lines = [line for line in audited(path) if line["target"] == "flow default/main"]
     assert [(line["action"], line["result"]) for line in lines] == [
         (action, "done") for action in ("pause", "reset", "resume", "pause", "pause")

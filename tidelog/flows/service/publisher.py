@@ -35,8 +35,8 @@ log = logging.getLogger("tidelog.flows")
 
 FOLLOW: Final = 2.0  # s
 WRITE: Final = 4.0  # s; a status of 5 KB costs 100 MB of log a day
-REFRESH: Final = 20.0  # s
-KEPT_MS: Final = 60_000
+REFRESH: Final = 10.0  # s
+KEPT_MS: Final = 30_000
 DENIED: Final = 60.0  # s after which a denied call is tried again
 LEAVING: Final = 2.0  # s within which a process that stops removes its status
 
