@@ -65,20 +65,27 @@ def _deliver(
 ) -> int:  # fmt: skip
     """Deliver entries of one key, and arm its timers. Return the work done, in entries."""
     delayed.include_repaired(now)
-    rows = _due(ks, delayed, now, served, SCANNED if delayed.entries.sid in ks.pool.damaged else limit)
     batch = DueBatch(delayed, damaged)
     passed: list[DueRow] = []
-    for row in rows:
-        if batch.work() + len(passed) // ROWS_COST >= limit:
-            break
-        if batch.is_scattered() and len(rows) >= limit and row[:2] > delayed.ahead.until:
+    rows = _due(ks, delayed, now, served, limit)
+    backlog, examined = len(rows) >= limit, 0
+    if not backlog:
+        delayed.ahead.end_plan()
+    while examined < len(rows) and batch.work() + len(passed) // ROWS_COST < limit:
+        row = rows[examined]
+        if backlog and batch.is_scattered() and row[:2] > delayed.ahead.until:
             planned = _due(ks, delayed, now, served, PLANNED)
             delayed.ahead.plan(delayed.entries, [(at, ordinal) for at, ordinal, _, _ in planned])
             batch.extra += len(planned) // ROWS_COST
         if not batch.read(row[1]):
             passed.append(row)
-    if batch.wires and not _append(ks, key, stream, delayed, now, batch):
-        passed.clear()
+        examined += 1
+        if examined == limit and passed:  # the next intact entries may be far
+            rows = _due(ks, delayed, now, served, SCANNED)
+    delivered = _append(ks, key, stream, delayed, now, batch) if batch.wires else 0
+    if delivered < len(batch.wires):
+        passed.clear()  # others before them remain
+    if batch.wires and not delivered:
         ks.due.arm(timers.DUE_WALL, key, b"", now + RETRY_MS)
     else:
         for _, ordinal, wall, due in passed:
@@ -163,12 +170,12 @@ class DueBatch:
         return position
 
 
-def _append(ks: Keyspace, key: bytes, stream: Stream, delayed: DelayedEntries, now: int, batch: DueBatch) -> bool:
-    """Append a batch to its stream. Return False if the stream has no ID left."""
+def _append(ks: Keyspace, key: bytes, stream: Stream, delayed: DelayedEntries, now: int, batch: DueBatch) -> int:
+    """Append a batch to its stream. Return how many entries were appended: fewer if the stream has no IDs left."""
     try:
         ms, seq = ks.next_id(stream, now)
     except CommandError:
-        return False
+        return 0
     count = min(len(batch.wires), MASK64 - seq + 1)  # the IDs of a batch have the same millisecond
     delaymutators.join(
         ks, key, stream, delayed, (ms, seq), now, stream.idmp()[0], MOST_IDS, batch.ordinals[:count],
@@ -177,4 +184,4 @@ def _append(ks: Keyspace, key: bytes, stream: Stream, delayed: DelayedEntries, n
     if ks.event_classes:
         for _ in range(count):
             ks.notify(events.STREAM, b"tappend", key)
-    return True
+    return count

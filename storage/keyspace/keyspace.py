@@ -501,6 +501,8 @@ class Keyspace(KeyTable):
                 self.changes.delayed_moved(key, new, delayed)
                 self._not_due(key)
                 self.arm_delayed(new, delayed)
+                if delayed.passed:
+                    self.due.arm(timers.DUE_WALL, new, b"", 0)
         else:
             self.string_bytes += len(new) - len(key)
             self.changes.strings.update((key, new))

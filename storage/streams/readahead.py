@@ -1,8 +1,8 @@
-"""Delayed entries that were read before their turn, since their node was open.
+"""Delayed entries that were read before their turn, because their node was open.
 
 Entries are delivered in the order of their due times, which is not the order in which they are stored. With a backlog,
-many of the entries of a node are delivered soon after each other. The plan has the nodes of the next entries; when a
-node is read for one of them, the others are taken, too. So that each node is read once for a plan.
+many entries of a node are delivered soon after each other. The plan has the nodes of the next entries. When a node is
+read for one of them, the others are taken, too, so that each node is read once for a plan.
 
 Rule 1: the entries of all keys together take at most MOST_BYTES. They count in ``pool.bytes`` of their key.
 Rule 2: an entry that is removed must be dropped here.
@@ -20,6 +20,7 @@ ENTRY_BYTES: Final = 150  # memory of an entry in addition to its bytes
 PLANNED_BYTES: Final = 60  # memory of a planned entry
 
 Turn = tuple[int, int]  # when an entry is due by the wall clock (ms), and its ordinal
+NO_TURN: Final[Turn] = (-1 << 63, 0)  # before all others
 
 
 class ReadAhead:
@@ -28,7 +29,7 @@ class ReadAhead:
     __slots__ = ("_plan", "_wires", "planned", "size", "until")
 
     def __init__(self) -> None:
-        self.until: Turn = (0, 0)  # the last planned entry
+        self.until = NO_TURN  # the last planned entry
         self.planned = 0  # entries in the plan
         self.size = 0  # memory of the entries, without the plan
         self._plan: dict[int, list[int]] = {}  # first ordinal of a node -> the entries to take
@@ -39,10 +40,9 @@ class ReadAhead:
 
     def plan(self, entries: Stream, turns: list[Turn]) -> None:
         """Plan the next entries, in order; at least one."""
-        self._plan.clear()
-        self.planned = len(turns)
+        self.end_plan()
         self.until = turns[-1]
-        for _, ordinal in turns:
+        for _, ordinal in reversed(turns):  # take() begins at the end
             if ordinal not in self._wires:
                 first = entries.node_start(ordinal)
                 planned = self._plan.get(first)
@@ -50,6 +50,13 @@ class ReadAhead:
                     self._plan[first] = [ordinal]
                 else:
                     planned.append(ordinal)
+                self.planned += 1
+
+    def end_plan(self) -> None:
+        """Forget the plan, since there is no backlog, or a new plan."""
+        if self.planned:
+            self._plan.clear()
+        self.planned, self.until = 0, NO_TURN
 
     def get(self, ordinal: int) -> bytes | None:
         return self._wires.get(ordinal)
@@ -62,6 +69,7 @@ class ReadAhead:
         pool, tombstones = entries.pool, entries.tombstones
         while planned and pool.ahead < MOST_BYTES:
             ordinal = planned.pop()
+            self.planned -= 1
             if ordinal >= entries.first_ord and (tombstones is None or not tombstones.has(ordinal)):
                 at = ordinal - position.first
                 wire = self._wires[ordinal] = node.slice(at, at + 1)
@@ -82,6 +90,6 @@ class ReadAhead:
     def clear(self, entries: Stream) -> None:
         """Drop everything."""
         entries.pool.ahead -= self.size
-        self.planned = self.size = 0
-        self._plan.clear()
+        self.size = 0
+        self.end_plan()
         self._wires.clear()

@@ -31,3 +31,6 @@ def test_entries_in_damaged_nodes_do_not_block_later_ones(tmp_path: Path) -> Non
         server.advance(100)
         assert raw("TLEN", "s") == NODE + 2
         assert raw("TDELAY", "s", "COUNT") == BAD
+        raw("RENAME", "s", "t")
+        server.advance(100)
+        assert server.call(lambda: len(server.server.data.ks.due)) == 1  # those that wait are tried again
