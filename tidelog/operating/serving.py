@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
 from typing import Protocol
 
@@ -36,6 +37,8 @@ async def _main(made: Callable[[], HttpProgram], say: Callable[[str], None]) -> 
     program, ended = made(), asyncio.Event()
     with handling(ENDING, lambda _: ended.set()):
         await program.start()
+        gc.collect()
+        gc.freeze()  # otherwise, a full collection examines all loaded objects, too: 55 ms instead of 7 (console)
         say(f"listening on {program.url}")
         try:
             await ended.wait()
