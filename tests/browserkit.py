@@ -18,6 +18,17 @@ import aiohttp
 import pytest
 
 LONG = 40.0  # s that anything may take
+# The middle of an element that can be clicked, or null. A click on it sets window.isMissed to false.
+TARGET = """(selector) => {
+  const found = document.querySelector(selector);
+  if (!found || document.readyState !== 'complete') return null;
+  found.scrollIntoView({block: 'center', inline: 'center'});
+  const box = found.getBoundingClientRect(), x = box.x + box.width / 2, y = box.y + box.height / 2;
+  if (!found.contains(document.elementFromPoint(x, y))) return null;
+  window.isMissed = true;
+  found.addEventListener('click', () => window.isMissed = false, {once: true, capture: true});
+  return [x, y];
+}"""
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
@@ -74,17 +85,23 @@ class Page:
             raise AssertionError(f"never true: {script}\n{text}\n{self.complaints}") from None
 
     async def click(self, selector: str) -> None:
-        """Press and release the mouse in the middle of what a selector names, once it is seen and the page loaded."""
-        quoted = json.dumps(selector)
-        x, y = await self.until(
-            f"(() => {{ const found = document.querySelector({quoted});"
-            f" if (!found || document.readyState !== 'complete') return null;"
-            f" found.scrollIntoView({{block: 'center', inline: 'center'}});"
-            f" const box = found.getBoundingClientRect(), x = box.x + box.width / 2, y = box.y + box.height / 2;"
-            f" return found.contains(document.elementFromPoint(x, y)) ? [x, y] : null; }})()"
-        )
-        for kind in ("mousePressed", "mouseReleased"):
-            await self._call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+        """Press and release the mouse in the middle of what a selector names, once it is seen and the page loaded.
+
+        If the page moves it meanwhile, the click misses it, and is repeated.
+        """
+        try:
+            async with asyncio.timeout(LONG):
+                missed = True
+                while missed:
+                    x, y = await self.until(f"({TARGET})({json.dumps(selector)})")
+                    for kind in ("mousePressed", "mouseReleased"):
+                        await self._call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+                    try:
+                        missed = await self.run("window.isMissed === true")
+                    except NavigatedError:  # it was a link
+                        missed = False
+        except TimeoutError:
+            raise AssertionError(f"each click misses {selector}") from None
 
     async def press(self, key: str) -> None:
         """Press and release a key: Tab, Enter, Escape, ArrowDown, or a character."""

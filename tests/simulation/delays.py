@@ -138,7 +138,7 @@ class Delays(Work):
 async def settled(
     loop: NetworkLoop, members: Sequence[Member], works: Iterable[Work], ledger: Ledger, trouble: Callable[[], None]
 ) -> None:
-    """Wait until all members show that what was due has joined; then check what they show."""
+    """Wait until all members show that what was due has joined."""
     streams = [stream for work in works if isinstance(work, Delays) for stream in (work.plain, work.retained)]
     until = loop.virtual + SETTLED + 2 * ledger.skew / 1000
     for stream in streams:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 ROOT = Path(__file__).parents[3]
 
@@ -31,6 +32,14 @@ SETTINGS = {
     "spark.sql.streaming.minBatchesToRetain": "5",
     "spark.log.level": "OFF",
 }
+
+
+QUERY_SECONDS = 200  # that a query may take on a busy machine
+
+
+def ended(query: StreamingQuery) -> None:
+    """Wait until a query has ended. Raises its error; AssertionError if it does not end."""
+    assert query.awaitTermination(QUERY_SECONDS), f"the query has not ended: {query.status}, {query.lastProgress}"
 
 
 def require_spark() -> None:

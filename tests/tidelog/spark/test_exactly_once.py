@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.tidelog.spark.sparkkit import ROOT
+from tests.tidelog.spark.sparkkit import ROOT, ended
 from tidelog import Client
 from tidelog.testing import Server
 
@@ -54,10 +54,10 @@ def start(
 
 def test_appending(spark: SparkSession, client: Client, tidelog_server: Server, checkpoint: str) -> None:
     fill(client, range(250))
-    start(spark, tidelog_server.url, checkpoint).awaitTermination(PATIENCE)
+    ended(start(spark, tidelog_server.url, checkpoint))
     assert written(client) == once(range(250))
     fill(client, range(250, 300))
-    start(spark, tidelog_server.url, checkpoint, maxlen="40").awaitTermination(PATIENCE)
+    ended(start(spark, tidelog_server.url, checkpoint, maxlen="40"))
     assert written(client) == once(range(260, 300))
     assert client.redis.info("streams")["stages"] == 0
 
@@ -90,7 +90,7 @@ def test_the_driver_is_killed_before_and_after_publishing(
     assert (there("before").total(), there("after").total()) == (100, 200)
     for key in ("before", "after"):
         # The unfinished batch is run again, with other partitions than before.
-        start(spark, tidelog_server.url, str(tmp_path / key), pieces=7, key=key, kind=kind).awaitTermination(PATIENCE)
+        ended(start(spark, tidelog_server.url, str(tmp_path / key), pieces=7, key=key, kind=kind))
         assert there(key) == once(range(300))
 
 
@@ -101,7 +101,7 @@ def test_a_task_fails_after_it_has_staged(
 
     spark.dataSource.register(FailingSource)
     fill(client, range(250))
-    start(spark, tidelog_server.url, checkpoint, "tidelog_failing").awaitTermination(PATIENCE)
+    ended(start(spark, tidelog_server.url, checkpoint, "tidelog_failing"))
     assert written(client) == once(range(250))
 
 
@@ -123,7 +123,7 @@ def test_the_server_is_killed_again_and_again(
     disturber = threading.Thread(target=disturb)
     disturber.start()
     try:
-        assert query.awaitTermination(PATIENCE)
+        ended(query)
     finally:
         done.set()
         disturber.join()
@@ -138,14 +138,14 @@ def test_an_older_state_of_the_checkpoint_fails_the_query(
     import shutil
 
     fill(client, range(100))
-    start(spark, tidelog_server.url, checkpoint).awaitTermination(PATIENCE)
+    ended(start(spark, tidelog_server.url, checkpoint))
     older = str(tmp_path / "older")
     shutil.copytree(checkpoint, older)
     fill(client, range(100, 300))
-    start(spark, tidelog_server.url, checkpoint).awaitTermination(PATIENCE)
+    ended(start(spark, tidelog_server.url, checkpoint))
     query = start(spark, tidelog_server.url, older)
     with pytest.raises(Exception, match="comes after a later one was published"):
-        query.awaitTermination(PATIENCE)
+        ended(query)
     assert written(client) == once(range(300))
 
 
@@ -163,7 +163,7 @@ def test_a_checkpoint_that_goes_back_by_one_batch_fails_the_query(
     spark: SparkSession, client: Client, tidelog_server: Server, checkpoint: str, check: str, message: str
 ) -> None:
     def run(check: str = check) -> None:
-        start(spark, tidelog_server.url, checkpoint, fenceCheck=check).awaitTermination(PATIENCE)
+        ended(start(spark, tidelog_server.url, checkpoint, fenceCheck=check))
 
     for begin in (0, 10):
         fill(client, range(begin, begin + 10))
@@ -187,10 +187,10 @@ def test_a_batch_that_is_run_again_is_skipped_by_each_check(
     for check in ("auto", "offsets", "rows", "none"):
         fill(client, range(total, total + 10))
         total += 10
-        start(spark, tidelog_server.url, checkpoint, fenceCheck=check).awaitTermination(PATIENCE)
+        ended(start(spark, tidelog_server.url, checkpoint, fenceCheck=check))
         last = max(int(file.name) for file in (Path(checkpoint) / "commits").glob("[0-9]*"))
         forget(checkpoint, "commits", last)  # as if the driver had died after publishing
-        start(spark, tidelog_server.url, checkpoint, pieces=5, fenceCheck=check).awaitTermination(PATIENCE)
+        ended(start(spark, tidelog_server.url, checkpoint, pieces=5, fenceCheck=check))
         assert written(client) == once(range(total))
 
 
@@ -203,7 +203,7 @@ def test_complete_mode_appends_the_whole_result(
     frame = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 100).load()
     counts = frame.selectExpr("n % 2 as parity").groupBy("parity").count()
     writer = counts.writeStream.format("tidelog").option("url", url).option("key", "out").outputMode("complete")
-    writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination(PATIENCE)
+    ended(writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start())
     rows = [entry.text() for entry in client.trange("out")]
     assert Counter(int(row["count"]) for row in rows) == Counter([50, 50, 75, 75])
 
@@ -226,7 +226,7 @@ def test_for_each_batch_with_a_version(
         reader = spark.readStream.format("tidelog").schema("n long").option("url", url).option("subscribe", "in")
         frame = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 100).load()
         writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint)
-        writer.trigger(availableNow=True).start().awaitTermination(PATIENCE)
+        ended(writer.trigger(availableNow=True).start())
 
     with pytest.raises(Exception, match="as asked for"):
         run()
@@ -255,7 +255,7 @@ def test_one_version_for_two_streams(
         reader = spark.readStream.format("tidelog").schema("n long").option("url", url).option("subscribe", "in")
         frame = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 100).load()
         writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint)
-        writer.trigger(availableNow=True).start().awaitTermination(PATIENCE)
+        ended(writer.trigger(availableNow=True).start())
 
     with pytest.raises(Exception, match="as asked for"):
         run()

@@ -11,6 +11,7 @@ import pytest
 
 from tests.replication.cluster import connect
 from tests.replication.sentinels import SERVICE, watched_pair
+from tests.tidelog.spark.sparkkit import ended
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,7 +44,7 @@ def test_the_leader_is_killed_in_the_middle_of_a_query(spark: SparkSession, tmp_
                     assert time.monotonic() < deadline
                     time.sleep(0.01)
             leader.kill()
-            assert query.awaitTermination(PATIENCE)
+            ended(query)
         finally:
             query.stop()
         assert watch.leader_port() == replica.port

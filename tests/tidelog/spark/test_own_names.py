@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.tidelog.spark.test_exactly_once import PATIENCE, fill, forget, once, start, written
+from tests.tidelog.spark.sparkkit import ended
+from tests.tidelog.spark.test_exactly_once import fill, forget, once, start, written
 from tidelog import Client
 from tidelog.testing import Server
 
@@ -29,7 +30,7 @@ def tenant(client: Client, tidelog_server: Server) -> Iterator[str]:
 
 
 def run(spark: SparkSession, url: str, checkpoint: str, **options: Any) -> None:
-    start(spark, url, checkpoint, key="ten:out", **options).awaitTermination(PATIENCE)
+    ended(start(spark, url, checkpoint, key="ten:out", **options))
 
 
 def test_a_query_of_a_limited_user(spark: SparkSession, client: Client, tenant: str, checkpoint: str) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 
+from tests.tidelog.spark.sparkkit import ended
 from tidelog.testing import Server
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class Follower:
         options = {"url": self.url, "subscribe": "s", "startingOffsets": "earliest"}
         stream = self.spark.readStream.format("tidelog").schema("_id string, n int").options(**options).load()
         query = stream.writeStream.foreachBatch(take).option("checkpointLocation", self.checkpoint)
-        query.trigger(availableNow=True).start().awaitTermination(25)
+        ended(query.trigger(availableNow=True).start())
         return got
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tests.tidelog.rightskit import granted
+from tests.tidelog.spark.sparkkit import ended
 from tidelog import Client
 from tidelog.testing import Server
 from tidelog.topics import Topic
@@ -24,9 +25,7 @@ def _stream(spark: SparkSession, folder: Path, schema: str, source: dict[str, st
     """All that is there, by a streaming query, written to another stream."""
     reader: Any = spark.readStream.format("tidelog").schema(schema).options(**source)
     writer: Any = reader.load().writeStream.format("tidelog").options(**sink)
-    query = writer.option("checkpointLocation", str(folder)).trigger(availableNow=True).start()
-    query.awaitTermination(120)
-    assert query.exception() is None, query.exception()
+    ended(writer.option("checkpointLocation", str(folder)).trigger(availableNow=True).start())
 
 
 def test_a_stream(tidelog_server: Server, client: Client, spark: SparkSession, tmp_path: Path) -> None:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.tidelog.spark.sparkkit import ended
 from tidelog import Client
 from tidelog.testing import Server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PATIENCE = 100  # seconds
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -42,7 +42,7 @@ def test_a_state_of_ones_own(spark: SparkSession, client: Client, tidelog_server
             Count(), outputStructType="sensor string, seen long", outputMode="append", timeMode="none"
         )
         writer = counts.writeStream.format("tidelog").option("url", tidelog_server.url).option("key", "out")
-        writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination(PATIENCE)
+        ended(writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start())
 
     provider = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     spark.conf.set("spark.sql.streaming.stateStore.providerClass", provider)

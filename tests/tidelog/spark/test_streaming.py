@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.tidelog.spark.sparkkit import ended
 from tests.waiting import eventually
 from tidelog import Client
 from tidelog.testing import Server
@@ -17,8 +18,6 @@ from tidelog.testing import Server
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-
-PATIENCE = 25.0  # seconds
 
 
 class Job:
@@ -48,7 +47,7 @@ class Job:
     def run(self, **options: Any) -> list[int]:
         """Read everything there is; returns the numbers read in this run."""
         before = len(self.got)
-        self.start(now=True, **options).awaitTermination(int(PATIENCE))
+        ended(self.start(now=True, **options))
         return self.got[before:]
 
     def _take(self, frame: DataFrame, batch: int) -> None:
@@ -109,7 +108,7 @@ def test_available_now_ends_and_continues_where_it_was(job: Job, client: Client)
 
 def test_once_and_processing_time(job: Job, client: Client) -> None:
     append(client, "a", *range(5))
-    job.start(trigger={"once": True}, maxOffsetsPerTrigger=2).awaitTermination(int(PATIENCE))
+    ended(job.start(trigger={"once": True}, maxOffsetsPerTrigger=2))
     assert job.sizes() == [5]  # the trigger once ignores the limit
     append(client, "a", *range(5, 8))
     job.start(trigger={"processingTime": "100 milliseconds"}, maxOffsetsPerTrigger=2)
@@ -168,7 +167,7 @@ def test_a_failed_batch_is_read_again_with_the_same_entries(job: Job, client: Cl
     job.fails = [1]
     query = job.start(now=True, maxOffsetsPerTrigger=4, minPartitions=3)
     with pytest.raises(Exception, match="as asked for"):
-        query.awaitTermination(int(PATIENCE))
+        ended(query)
     append(client, "a", *range(10, 20))
     job.run(maxOffsetsPerTrigger=100)
     assert job.batches == {0: [0, 1, 2, 3], 1: [4, 5, 6, 7], 2: list(range(8, 20))}
@@ -239,7 +238,7 @@ def test_data_loss_fails_the_query_or_is_skipped(job: Job, client: Client, how: 
     lose(client, how)
     query = job.start(now=True)
     with pytest.raises(Exception, match="data loss in stream 'a'") as error:
-        query.awaitTermination(int(PATIENCE))
+        ended(query)
     text = str(error.value)
     assert how in text
     assert f"what follows ID {last} was wanted" in text
@@ -260,7 +259,7 @@ def test_a_key_of_a_pattern_is_deleted(job: Job, client: Client) -> None:
     client.redis.delete("t:1")
     query = job.start(now=True, subscribePattern="t:.*")
     with pytest.raises(Exception, match="data loss in stream 't:1': it was deleted"):
-        query.awaitTermination(int(PATIENCE))
+        ended(query)
     append(client, "t:2", 3)
     assert job.run(subscribePattern="t:.*", failOnDataLoss="false") == [3]
 
@@ -308,4 +307,4 @@ def test_a_stream_that_does_not_exist_yet(job: Job, client: Client) -> None:
     job.query.stop()
     job.checkpoint += "2"
     with pytest.raises(Exception, match="subscribe names what is no stream here: 'b'"):
-        job.start(subscribe="a,b", failOnMissing="true").awaitTermination(int(PATIENCE))
+        ended(job.start(subscribe="a,b", failOnMissing="true"))

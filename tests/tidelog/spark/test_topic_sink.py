@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.tidelog.spark.sparkkit import ended
 from tests.waiting import eventually
 from tidelog import Client
 from tidelog.spark.partitioning import by_zlib, partitions_of
@@ -333,7 +334,7 @@ class TestStreaming:
             frame = reader.option("subscribe", "in").option("startingOffsets", "earliest").load()
             writer = frame.writeStream.format("tidelog").option("url", tidelog_server.url).option("topic", "orders")
             writer = writer.option("checkpointLocation", checkpoint).options(**options)
-            writer.trigger(availableNow=True).start().awaitTermination(60)
+            ended(writer.trigger(availableNow=True).start())
 
         return copy
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from tests.tidelog.spark.sparkkit import ended
 from tests.waiting import eventually
 from tidelog import Client, StreamId
 from tidelog.spark import topicread
@@ -143,7 +144,7 @@ class Job:
     def run(self, **options: str) -> list[tuple[int, int]]:
         """Read everything there is; returns what was read in this run."""
         before = len(self.got)
-        self.start(now=True, **options).awaitTermination(60)
+        ended(self.start(now=True, **options))
         return sorted(self.got[before:])
 
     def _take(self, frame: DataFrame, _: int) -> None:
@@ -217,7 +218,7 @@ class TestStreaming:
         again = orders(tidelog_server, partitions=4)
         send(again, *range(100, 120))
         with pytest.raises(Exception, match="topic 'orders' was deleted"):
-            query.awaitTermination(60)
+            ended(query)
         assert len(job.got) == 20
         again.sync.close()
 
@@ -266,7 +267,7 @@ class TestStreaming:
         send(topic, *range(100))
         lag = Lag(url=job.url)
         query = job.start(now=True, maxOffsetsPerTrigger="40")
-        query.awaitTermination(60)
+        ended(query)
         assert sorted(job.got) == placed(4, *range(100))
         sizes = [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
         assert sizes == [40, 40, 20]
