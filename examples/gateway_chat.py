@@ -29,12 +29,10 @@ PAUSE = float(os.environ.get("PAUSE", "0.05"))  # s between two tokens
 RETAINED = 3600  # s for which an answer can be read
 
 ANSWER = """\
-A log is the simplest structure that can connect two programs. One program appends, the other reads, and each has its \
-own position. Neither needs to know whether the other one is running.
+An answer belongs in a log, and not in the connection of a page. The connection ends when a train enters a tunnel, a \
+laptop closes, or someone presses the reload key.
 
-That is why an answer belongs in a log, and not in the connection of a page. The connection ends when a train enters a \
-tunnel, a laptop closes, or someone presses the reload key. The log is still there, and so is every token, including \
-those that the model produced while nobody was reading. ✅
+The log is still there, and so is every token. ✅
 """
 
 PAGE = """\
@@ -75,7 +73,7 @@ if (location.hash) { show("state", "reading"); follow(location.hash.slice(1)); }
 
 async def model(session: aiohttp.ClientSession, chat: str) -> None:
     """Write an answer to a stream, a token at a time. A request that fails is repeated; its token is appended once."""
-    for number, token in enumerate([*re.findall(r"\s*\S{1,4}|\s+$", ANSWER), None]):
+    for number, token in enumerate([*re.findall(r"\s*\S{1,6}|\s+$", ANSWER), None]):
         fields = {"end": "1"} if token is None else {"token": token}
         headers = {"Idempotency-Key": f"{chat}-{number}"}
         while True:

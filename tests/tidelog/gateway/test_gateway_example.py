@@ -13,7 +13,7 @@ from tests.tidelog.gateway.gatewaykit import serving
 from tidelog.testing import Server, free_port
 
 EXAMPLE = Path(__file__).parents[3] / "examples/gateway_chat.py"
-SHOWN = "document.getElementById('answer').textContent"
+SHOWN = "(document.getElementById('answer')?.textContent ?? '')"
 
 
 def test_a_page_that_is_reloaded_misses_nothing(tidelog_server: Server, tmp_path: Path) -> None:
@@ -37,10 +37,12 @@ def test_a_page_that_is_reloaded_misses_nothing(tidelog_server: Server, tmp_path
                         client.redis.execute_command("CLIENT", "PAUSE", 60_000, "WRITE")  # in the middle of the answer
                         before = await page.run(SHOWN)
                         assert before != ANSWER
+                        chat = await page.run("location.href")
                         await page.go("about:blank")
-                        await page.run("history.back()")
-                        await page.until(f"document.getElementById('answer') && {SHOWN}.length >= {len(before)}")
-                        await page.run("location.reload()")
+                        await page.go(chat)
+                        await page.until(f"{SHOWN}.length >= {len(before)}")
+                        await page.run("window.isOld = true; setTimeout(() => location.reload())")
+                        await page.until("window.isOld === undefined && document.readyState === 'complete'")
                         client.redis.execute_command("CLIENT", "UNPAUSE")
                     await page.until("document.getElementById('state')?.textContent === 'complete'")
                     assert await page.run(SHOWN) == ANSWER
