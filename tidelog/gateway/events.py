@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from contextlib import suppress
 from time import monotonic
 from typing import Final
 
@@ -87,6 +88,11 @@ class EventWriter:
         """Ask the client to reconnect soon. Clients do so at different times."""
         await self.write(retry(random.randint(RETRY_MS // 4, RETRY_MS)))
 
+    async def fail(self, problem: ProblemError) -> None:
+        """Send the reason for which the event stream ends, unless the client does not read."""
+        with suppress(SlowReaderError, ConnectionResetError):
+            await self.write(problem_event(problem))
+
     def disconnect(self) -> None:
         """Disconnect a client that does not read. The reason is the last that it receives, if it reads again soon."""
         reason = b": disconnected: nothing was read for %d seconds; resume with Last-Event-ID\n\n" % UNREAD
@@ -109,6 +115,8 @@ async def follow(call: GatewayCall) -> web.StreamResponse:
         try:
             await writer.begin(at)
             await _send(call, tail, at, writer)
+        except ProblemError as problem:
+            await writer.fail(problem)
         except SlowReaderError:
             writer.disconnect()
         except ConnectionResetError:  # the client has gone
@@ -139,20 +147,19 @@ async def _send(call: GatewayCall, tail: StreamTail, at: StreamId, writer: Event
             await tail.wait(at, min(QUIET, call.expires - monotonic()))
             if tail.problem is None and not (tail.position is not None and tail.position > at):
                 await writer.write(KEEPALIVE)
-    if call.site.closing:
-        await writer.end()
-    else:
-        await writer.write(problem_event(tail.problem or expired()))
+    if not call.site.closing:
+        raise tail.problem or expired()
+    await writer.end()
 
 
 async def _send_range(call: GatewayCall, tail: StreamTail, at: StreamId, writer: EventWriter) -> StreamId:
-    """Send entries that the tail no longer has in memory. Returns the new position."""
+    """Send entries that the tail no longer has in memory. Returns the new position. Raises ProblemError."""
     floor = tail.floor
     try:
         batch = await call.user.read_page(calls.tread(call.key, at, RANGE_ENTRIES, max_bytes=RANGE, with_info=True))
     except ProblemError as problem:
         if problem.status != 503:
-            tail.end(problem)
+            raise
         await writer.write(KEEPALIVE)
         return at
     found = frames_of(batch, at)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from time import monotonic
 from typing import Any, Final
 
 import msgspec
@@ -21,13 +22,14 @@ from tidelog.client.entries import Batch, Entry, StreamId
 from tidelog.gateway.entryjson import json_value
 from tidelog.gateway.errors import ProblemError, ServerUnavailableError, unavailable
 from tidelog.gateway.events import QUIET, RANGE, EventWriter, SlowReaderError
-from tidelog.gateway.frames import KEEPALIVE, event, frame, problem_event
+from tidelog.gateway.frames import KEEPALIVE, event, frame
 from tidelog.gateway.limits import DEFAULT_ENTRIES, ENTRIES, PAGE
 from tidelog.gateway.parameters import name_in_path
 from tidelog.gateway.reading import send_page
 from tidelog.gateway.site import GatewayCall, json_response
 from tidelog.gateway.tails import BACKOFF
-from tidelog.gateway.users import result_of
+from tidelog.gateway.users import VERIFIED, result_of
+from tidelog.operating.httpaddress import endless
 from tidelog.options.start import EARLIEST
 from tidelog.transport.asyncconnection import AsyncConnection, LostError
 from tidelog.transport.backoff import Delays
@@ -135,6 +137,7 @@ def _group_in_path(call: GatewayCall) -> bytes:
 async def _connected(call: GatewayCall) -> AsyncIterator[AsyncConnection]:
     """Open a connection on which the server waits for entries. It is closed if the gateway shuts down."""
     site, user = call.site, call.user
+    endless(call.request)  # entries must not be delivered to a client that has gone
     with site.group_readers.taken(user.name), user.held():
         try:
             connection = await user.open()
@@ -156,7 +159,7 @@ async def _sent(connection: AsyncConnection, call: Call[Any]) -> list[Any]:
 
 
 async def _send(call: GatewayCall, connection: AsyncConnection, writer: EventWriter) -> None:
-    delays, opened = Delays(BACKOFF), connection
+    delays, opened, verified = Delays(BACKOFF), connection, monotonic()
     limit = call.query.get("limit", DEFAULT_ENTRIES)
     try:
         while not call.site.closing:
@@ -164,7 +167,10 @@ async def _send(call: GatewayCall, connection: AsyncConnection, writer: EventWri
                 if opened.lost is not None:
                     opened = await call.user.open()
                     call.site.waiting.add(opened)
-                reply = await opened.send([_read(call, limit, RANGE, round(QUIET * 1000))])
+                login: list[Call[Any]] = []
+                if monotonic() - verified >= VERIFIED:
+                    login, verified = call.user.authentication, monotonic()
+                replies = await opened.send([*login, _read(call, limit, RANGE, round(QUIET * 1000))])
                 delays.reset()
             except (LostError, ServerUnavailableError):
                 call.site.waiting.discard(opened)
@@ -172,10 +178,11 @@ async def _send(call: GatewayCall, connection: AsyncConnection, writer: EventWri
                     await writer.write(KEEPALIVE)
                     await asyncio.sleep(delays.next())
                 continue
-            await writer.write(_frames(result_of(reply[0])) or KEEPALIVE)
+            *_, batch = map(result_of, replies)
+            await writer.write(_frames(batch) or KEEPALIVE)
         await writer.end()
     except ProblemError as problem:
-        await writer.write(problem_event(problem))
+        await writer.fail(problem)
     finally:
         call.site.waiting.discard(opened)
         opened.close()

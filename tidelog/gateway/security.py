@@ -47,6 +47,8 @@ def guard(site: GatewaySite) -> Middleware:
                 if cors.is_preflight(request) and site.origins:
                     return cors.preflight_response(request, site.origins, METHODS)
                 response = await handler(request)
+            except ConnectionResetError:  # the client has gone
+                raise
             except Exception as error:  # noqa: BLE001 - every error becomes a response
                 response = refused(request, error)
             if not response.prepared:
@@ -156,7 +158,7 @@ def refused(request: web.Request, error: Exception) -> web.Response:
     elif isinstance(error, TimeoutError):
         error = unavailable("The server did not reply in time.")
     elif not isinstance(error, ProblemError):
-        log.error("%s %s: %s", request.method, request.path, error, exc_info=error)
+        log.error("%s %r: %s", request.method, request.path, error, exc_info=error)
         text = f"Internal error: {type(error).__name__}. The log of the gateway has more."
         error = ProblemError(500, "internal", text)
     response = web.Response(body=error.body + b"\n", status=error.status, content_type=PROBLEM, headers=error.headers)

@@ -52,13 +52,13 @@ log = logging.getLogger("tidelog.gateway")
 class StreamTail:
     """The newest entries of a stream as events. ``problem``: why the tail has ended."""
 
-    def __init__(self, user: GatewayUser, key: bytes) -> None:
+    def __init__(self, user: GatewayUser, key: bytes, failures: FailureLog) -> None:
         self._user = user
         self._key = key
         self._batches: deque[FrameBatch] = deque()
         self._bytes = 0
         self._waiting: set[asyncio.Future[None]] = set()
-        self._failures = FailureLog(log)
+        self._failures = failures
         self.floor = StreamId(0, 0)
         self.position: StreamId | None = None  # None until the server has answered
         self.problem: ProblemError | None = None
@@ -195,6 +195,8 @@ class StreamTails:
     def __init__(self, streams: UseLimit) -> None:
         self._streams = streams
         self._tails: dict[tuple[GatewayUser, bytes], StreamTail] = {}
+        self._failures = FailureLog(log)  # of all tails: an outage is logged once
+        self._closed = False
         self._ends: dict[StreamTail, ExitStack] = {}
         self._tasks = BackgroundTasks()
 
@@ -221,18 +223,21 @@ class StreamTails:
                 tail.drop_old()
 
     def close(self) -> None:
-        """End all tails."""
+        """End all tails. No further ones begin."""
+        self._closed = True
         for at in list(self._tails):
             self._end(at, unavailable("The gateway is shutting down.", "closing"))
 
     def _begin(self, user: GatewayUser, key: bytes) -> StreamTail:
+        if self._closed:
+            raise unavailable("The gateway is shutting down.", "closing")
         at = user, key
         if at in self._tails:
             self._end(at, unavailable("The stream is followed again."))
         with ExitStack() as stack:
             stack.enter_context(self._streams.taken(user.name))
             stack.enter_context(user.held())
-            tail = self._tails[at] = StreamTail(user, key)
+            tail = self._tails[at] = StreamTail(user, key, self._failures)
             task = self._tasks.spawn(tail.follow())
             stack.callback(task.cancel)
             self._ends[tail] = stack.pop_all()

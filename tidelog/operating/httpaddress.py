@@ -83,7 +83,7 @@ class HttpConnection(web.RequestHandler):
 
     def ended(self) -> None:
         """Record that the response is written, though the peer may not have read all of it."""
-        self._begun = False
+        self._begun = self._endless = False
         self._done += 1
         if self._ended and self._done >= self._request_count:
             self.close()

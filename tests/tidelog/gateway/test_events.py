@@ -17,6 +17,7 @@ from tests.waiting import until
 from tidelog.client import Client
 from tidelog.gateway import events, tails, users
 from tidelog.gateway.application import GatewayServer
+from tidelog.gateway.errors import ProblemError
 from tidelog.gateway.users import NAME
 from tidelog.operating import httpaddress
 from tidelog.testing import Server, running_server
@@ -386,5 +387,28 @@ def test_long_polling(tidelog_server: Server) -> None:
         _, found, _ = await caller.get(f"{S}?after={ids[0]}&wait=10ms")
         assert found["entries"] == []
         assert (await caller.get(f"{S}?wait=61"))[0] == 400
+
+    visit(tidelog_server, test)
+
+
+def test_a_reader_that_can_not_read_old_entries_ends_alone(
+    tidelog_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(caller: Caller, gateway: GatewayServer) -> None:
+        async with Events(caller, S).open() as live:
+            ids = await caller.append("chat", {"n": 1})
+            assert ids_of(await live.take(1)) == ids
+            monkeypatch.setattr(tails, "FRESH", 0.0)
+            gateway.site.tails.sweep()
+
+            async def damaged(_: Any, call: Any) -> Any:
+                raise ProblemError(500, "ERR", "ERR damaged data")
+
+            monkeypatch.setattr(users.GatewayUser, "read_page", damaged)
+            async with Events(caller, f"{S}?after=0.0").open() as behind:
+                (problem,) = await behind.take(2)
+                assert (problem.name, problem.data["status"]) == ("problem", 500)
+            ids = await caller.append("chat", {"n": 2})
+            assert ids_of(await live.take(1)) == ids
 
     visit(tidelog_server, test)

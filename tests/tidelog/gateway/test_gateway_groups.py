@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -190,5 +191,35 @@ def test_retention(tidelog_server: Server) -> None:
             assert (await caller.call("PUT", path, body))[0] == status, body
         add_user(tidelog_server, "ann", "%R~jobs", "+@connection", "+tcfg")
         assert (await caller.as_user("ann").call("PUT", path, policy))[0] == 403
+
+    visit(tidelog_server, test)
+
+
+def test_a_changed_password_ends_readers_of_groups(tidelog_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_user(tidelog_server, "ann")
+    monkeypatch.setattr(groups, "VERIFIED", 0.0)
+    monkeypatch.setattr(groups, "QUIET", 0.1)
+
+    async def test(caller: Caller, gateway: GatewayServer) -> None:
+        async with Events(caller.as_user("ann"), G).open() as reader:
+            with tidelog_server.client() as client:
+                client.redis.execute_command("ACL", "SETUSER", "ann", "resetpass", ">another")
+            (problem,) = await reader.take(1)
+            assert (problem.name, problem.data["status"]) == ("problem", 401)
+
+    visit(tidelog_server, test)
+
+
+def test_a_client_that_disconnects_while_it_waits_receives_nothing(tidelog_server: Server) -> None:
+    async def test(caller: Caller, gateway: GatewayServer) -> None:
+        place = urlsplit(caller.url)
+        _, writer = await asyncio.open_connection(place.hostname, place.port)
+        writer.write(f"GET {G}&wait=60s&retry=1h HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        await until(lambda: gateway.site.group_readers.used)
+        writer.close()
+        await until(lambda: not gateway.site.group_readers.used)
+        ids = await caller.append("jobs", {"n": 1})
+        _, found, _ = await caller.get(G)
+        assert ids_of(found) == ids
 
     visit(tidelog_server, test)
