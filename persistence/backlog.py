@@ -10,8 +10,8 @@ rely on the result, even during a truncation. Only a full journal ignores ``reta
 raises GoneError.
 
 Decision: continuous backups read the log every 0.25 s, but the journal's thread takes batches out of memory every 0.1
-s. Reading batches of 101 bytes, most of them from the journal, took 0.94 us of CPU time each, without the switches
-between threads. From memory, it takes 0.23 us (compiled).
+s. A thread then read most of them from the journal. With one client and a commit group per append, this thread took 3.0
+us of CPU time per append, 5 % of all. From memory, the event loop takes 0.23 us (compiled).
 """
 
 from __future__ import annotations

@@ -103,6 +103,7 @@ class ContinuousBackup:
             try:
                 self._end()
             finally:
+                self.monitor.activity = f"waiting for {self._place.shown}"
                 self._recurring.finish()
                 self._merge.finish()
 

@@ -25,11 +25,12 @@ from typing import Final
 
 from tidelog.backup import logchunks, ranges
 from tidelog.backup.chunks import LOG_CHUNK
-from tidelog.backup.lock import TargetLock
+from tidelog.backup.lock import LockLostError, TargetLock
 from tidelog.backup.logchunks import LogChunk
 from tidelog.backup.overlaps import resolved
 from tidelog.backup.targets import BackupError, BackupTarget
 
+MOST_FAILURES: Final = 5  # of groups, until the others are not tried
 LEVELS: Final = (300_000, 3_600_000, 86_400_000)  # ms: the lengths of the windows
 
 
@@ -50,7 +51,10 @@ class LogMerger:
         self._added.append(chunk)
 
     def merge(self) -> None:
-        """Merge what can be merged. Raises BackupError; the next call lists the log again then."""
+        """Merge what can be merged. Raises BackupError; the next call lists the log again then.
+
+        A group with a damaged file is skipped, and the error is raised at the end.
+        """
         try:
             self._merge()
         except BaseException:
@@ -68,13 +72,23 @@ class LogMerger:
         chunks = self._chunks
         if not chunks:
             return
-        now = chunks[-1].last_ms
+        now, failures = chunks[-1].last_ms, list[BackupError]()
         for group in mergeable(chunks, now):
             if self._stopping():
                 return
-            merged = self._merged(group)
+            try:
+                merged = self._merged(group)
+            except LockLostError:
+                raise
+            except BackupError as error:
+                failures.append(error)
+                if len(failures) == MOST_FAILURES:  # such as a target that is unavailable
+                    break
+                continue
             at = chunks.index(group[0])
             chunks[at : at + len(group)] = [merged]
+        if failures:
+            raise failures[0]
         self._chunks = [chunk for chunk in chunks if window(chunk, now) != _day(chunk)]
 
     def _listed(self) -> list[LogChunk]:

@@ -1,7 +1,7 @@
 """Merges the files of the log while a continuous backup follows it (see ``logmerge``).
 
 Rule 1: a thread merges, so that the log is not delayed.
-Rule 2: a failure is reported once, and the next attempt follows after EVERY seconds. The log does not depend on it.
+Rule 2: a failure is reported once, and the next attempt follows after RETRY seconds. The log does not depend on it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from tidelog.backup.logchunks import LogChunk
 from tidelog.backup.logmerge import LogMerger
 from tidelog.backup.targets import BackupError, target_at
 
-EVERY: Final = 60.0  # seconds between two attempts
+EVERY: Final = 60.0  # seconds
+RETRY: Final = 600.0  # seconds after a failure
 
 
 class RecurringMerge:
@@ -59,3 +60,4 @@ class RecurringMerge:
             if not self._failed and not self._stop.is_set():
                 self._say(f"files of the log were not merged: {error}")
             self._failed = True
+            self._due = time.monotonic() + RETRY
