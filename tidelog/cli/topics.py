@@ -10,12 +10,10 @@ import redis
 
 from tidelog.cli.connect import connected, url_option
 from tidelog.cli.progress import Progress
-from tidelog.client import calls
-from tidelog.client.entries import StreamPolicy
 from tidelog.operating.tables import counted, print_pairs, table
 from tidelog.operating.terminal import echo
 from tidelog.topics import Retention, TopicError, admin
-from tidelog.topics.retention import policy_of
+from tidelog.topics.retention import described, policy_of, policy_words
 from tidelog.topics.settings import TopicSettings
 
 
@@ -179,7 +177,7 @@ def _describe(facts: TopicSettings) -> None:
             "partitions": f"{facts.partitions}, by {facts.hash} of {facts.partition_by or 'nothing (round-robin)'}",
             "codec": facts.codec,
             "fields": ", ".join(f"{name} {kind}" for name, kind in facts.fields.items()) or "any",
-            "retention": _retention_text(kept),
+            "retention": described(kept),
         }
     )
 
@@ -190,25 +188,9 @@ def _describe_policies(name: str, facts: TopicSettings, states: Sequence[admin.P
     others = [state for state in states if state.policy != wanted]
     if wanted is None and not others:
         return
-    text = _policy_text(wanted)
+    text = policy_words(wanted)
     if others:
         remedy = f"tidelog topics alter {name} --overflow {facts.retention.overflow or 'protect'} sets it"
-        text += f"; but {_policy_text(others[0].policy)} in {others[0].key}"
+        text += f"; but {policy_words(others[0].policy)} in {others[0].key}"
         text += f" and {counted(len(others) - 1, 'other partition')}: {remedy}" if len(others) > 1 else f": {remedy}"
     print_pairs({"policy": text})
-
-
-def _policy_text(policy: StreamPolicy | None) -> str:
-    return "none" if policy is None else " ".join(map(str, calls.tcfg_retain("", policy).args[3:]))
-
-
-def _retention_text(kept: Retention) -> str:
-    parts = []
-    if kept.partition_size is not None:
-        parts.append(f"{kept.partition_size:,} entries per partition")
-    if kept.max_age_ms is not None:
-        parts.append(f"entries younger than {kept.max_age_ms / 1000:,.0f} s")
-    text = " and ".join(parts) or "everything"
-    if parts:
-        text += "; others are dropped" if kept.drops else "; others are evicted when all groups have finished them"
-    return text + (f"; sends are refused at {kept.hard_limit:,} entries" if kept.hard_limit is not None else "")

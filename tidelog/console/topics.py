@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tidelog.client import calls, strings
-from tidelog.client.entries import Info, StreamPolicy
+from tidelog.client.entries import Info
 from tidelog.console.connection import UserConnection
 from tidelog.console.errors import PageError, page_error
 from tidelog.console.infotext import text
 from tidelog.console.streams import RATE_MS
-from tidelog.topics.settings import Retention, TopicError, TopicSettings, key_of, read_settings
+from tidelog.topics.settings import TopicError, TopicSettings, key_of, read_settings
 from tidelog.transport.call import Call
 from tidelog.transport.errors import message_of
 
@@ -144,22 +144,3 @@ def _settings(name: str, reply: Any) -> TopicSettings | PageError:
     if settings.partitions is None:
         return PageError(400, f"The settings of the topic {text(name)} have no number of partitions.")
     return settings
-
-
-# -- retention as text ---------------------------------------------------------------------------------------------
-def policy_text(policy: StreamPolicy | None) -> str:
-    """Return a retention policy as the words of TCFG."""
-    return "none" if policy is None else " ".join(map(str, calls.tcfg_retain("", policy).args[3:]))
-
-
-def retention_text(kept: Retention) -> str:
-    """Return the retention of a topic as a sentence."""
-    limits = []
-    if kept.partition_size is not None:
-        limits.append(f"{kept.partition_size:,} records per partition")
-    if kept.max_age_ms is not None:
-        limits.append(f"records younger than {kept.max_age_ms / 1000:,.0f} s")
-    shown = " and ".join(limits) or "all records"
-    if limits:
-        shown += "; others are dropped" if kept.drops else "; others are evicted when all groups have finished them"
-    return shown + (f"; sends are refused at {kept.hard_limit:,} records" if kept.hard_limit is not None else "")

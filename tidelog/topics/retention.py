@@ -34,6 +34,24 @@ def policy_of(kept: Retention) -> StreamPolicy | None:
     return StreamPolicy(kept.partition_size, kept.max_age_ms, groups=not kept.drops, exact=True)
 
 
+def policy_words(policy: StreamPolicy | None) -> str:
+    """Return a policy as the words of TCFG RETAIN; none if there is no policy."""
+    return "none" if policy is None else " ".join(map(str, calls.tcfg_retain("", policy).args[3:]))
+
+
+def described(kept: Retention) -> str:
+    """Return the retention of a topic as a text for users."""
+    parts = []
+    if kept.partition_size is not None:
+        parts.append(f"{kept.partition_size:,} entries per partition")
+    if kept.max_age_ms is not None:
+        parts.append(f"entries younger than {kept.max_age_ms / 1000:,.0f} s")
+    text = " and ".join(parts) or "everything"
+    if parts:
+        text += "; others are dropped" if kept.drops else "; others are evicted when all groups have finished them"
+    return text + (f"; sends are refused at {kept.hard_limit:,} entries" if kept.hard_limit is not None else "")
+
+
 def change(name: str, kept: Retention) -> Steps[TopicSettings]:
     """Replace the retention of a topic, and set the policies of its partitions. Returns the new settings.
 

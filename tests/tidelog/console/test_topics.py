@@ -149,7 +149,7 @@ def test_the_list_and_a_topic(tidelog_server: Server, monkeypatch: pytest.Monkey
 
         text = plain((await visitor.get("/topics/topic?name=orders"))[1])
         assert "Records 100 in 4 partitions" in text
-        assert "1,000 records per partition; others are evicted when all groups have finished them" in text
+        assert "1,000 entries per partition; others are evicted when all groups have finished them" in text
         assert re.search(r" bill 80 [\d.]+ m?s 20 4 ", text)
         assert text.count("COUNT 1000 GROUPS EXACT") == 4
         for path, status in (
@@ -347,7 +347,7 @@ def test_retention_has_a_preview(tidelog_server: Server, tmp_path: Path) -> None
 
             _, text, _ = await visitor.get("/streams/retention?key=orders:1")
             assert "is a partition of the topic" in plain(text)
-            assert "The topic retains all records." in plain((await visitor.get("/topics/retention?name=orders"))[1])
+            assert "The topic retains everything." in plain((await visitor.get("/topics/retention?name=orders"))[1])
             form = {"count": "10", "drop": "on"}
             _, text = await post("/topics/retention/preview?name=orders", **form)
             evicted = 100 - sum(min(each, 10) for each in before)
@@ -355,7 +355,7 @@ def test_retention_has_a_preview(tidelog_server: Server, tmp_path: Path) -> None
             assert lengths(client) == before
             assert (await post("/topics/retention/preview?name=orders", drop="on"))[0] == 400
             _, text = await post("/topics/retention/set?name=orders", **form)
-            assert "10 records per partition; others are dropped" in text
+            assert "10 entries per partition; others are dropped" in text
             await until(lambda: max(lengths(client)) == 10)
             assert admin.settings_of(client, "orders").retention.partition_size == 10
             assert (await post("/topics/retention/set?name=none"))[0] == 404
@@ -369,7 +369,7 @@ def test_retention_has_a_preview(tidelog_server: Server, tmp_path: Path) -> None
     lines = [line for line in audited(path) if line["action"] == "set retention"]
     assert [line["target"] for line in lines] == ["s", "s", "topic orders", "s"]
     assert lines[0]["detail"]["evicted"] == 10
-    assert lines[2]["detail"] == {"retention": "10 records per partition; others are dropped"}
+    assert lines[2]["detail"] == {"retention": "10 entries per partition; others are dropped"}
     assert lines[3]["result"].startswith("NOPERM")
 
 

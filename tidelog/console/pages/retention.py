@@ -23,7 +23,8 @@ from tidelog.console.pages.site import ConsoleSite, refusal, session_of
 from tidelog.console.records import TopicDecoder
 from tidelog.console.streams import StreamReader
 from tidelog.options.units import Duration, Size
-from tidelog.topics import retention
+from tidelog.topics.retention import change, described, policy_words
+from tidelog.topics.retention import policy_of as policy_of_topic
 from tidelog.topics.settings import Retention, TopicError
 from tidelog.transport.asyncconnection import LostError
 from tidelog.transport.errors import ReplyError, message_of
@@ -58,7 +59,7 @@ class RetentionPages:
         info = await reader.info(key)
         decoder = await TopicDecoder.of(connection, key)
         return self._site.page(
-            request, "retention_stream.html", key=key, info=info, policy=info.retain, policy_text=topics.policy_text,
+            request, "retention_stream.html", key=key, info=info, policy=info.retain, policy_text=policy_words,
             topic=decoder.topic if decoder else "", age=_age_words(info.retain.ms) if info.retain else "",
         )  # fmt: skip
 
@@ -73,13 +74,13 @@ class RetentionPages:
             raise page_error(evicted)
         return self._site.part(
             "retention_preview.html", action=f"/streams/retention/set?keyhex={key.hex()}", given=_shown(given),
-            text=topics.policy_text(policy), evicted=evicted, streams=1, total=1,
+            text=policy_words(policy), evicted=evicted, streams=1, total=1,
         )  # fmt: skip
 
     async def set_policy(self, request: web.Request) -> web.Response:
         key, session = key_of(request), session_of(request)
         policy = policy_of(await request.post())
-        words = topics.policy_text(policy)
+        words = policy_words(policy)
         reply = await self._site.change(
             session, "set retention", text(key), calls.tcfg_retain(key, policy), policy=words
         )  # fmt: skip
@@ -98,7 +99,7 @@ class RetentionPages:
         kept = settings.retention
         return self._site.page(
             request, "retention_topic.html", name=name, kept=kept, settings=settings,
-            text=topics.retention_text(kept), age=_age_words(kept.max_age_ms),
+            text=described(kept), age=_age_words(kept.max_age_ms),
         )  # fmt: skip
 
     async def preview_topic(self, request: web.Request) -> web.Response:
@@ -107,7 +108,7 @@ class RetentionPages:
         connection = session_of(request).connection
         settings = await topics.settings_of(connection, name)
         kept = retention_of(given)
-        policy = retention.policy_of(kept)
+        policy = policy_of_topic(kept)
         keys = topics.partitions_of(name, settings)
         evicted = 0
         for start in range(0, len(keys) if policy else 0, TOGETHER):
@@ -118,7 +119,7 @@ class RetentionPages:
                 evicted += reply
         return self._site.part(
             "retention_preview.html", action=f"/topics/retention/set?name={in_url(name)}", given=_shown(given),
-            text=topics.retention_text(kept), evicted=evicted, streams=len(keys),
+            text=described(kept), evicted=evicted, streams=len(keys),
             total=settings.partitions,
         )  # fmt: skip
 
@@ -127,11 +128,11 @@ class RetentionPages:
         name, session = request.query.get("name", ""), session_of(request)
         await topics.settings_of(session.connection, name)
         kept = retention_of(await request.post())
-        words = topics.retention_text(kept)
+        words = described(kept)
         connection = await session.connection.open_another()
         problem = "the change failed"
         try:
-            await arun(connection, retention.change(name, kept))
+            await arun(connection, change(name, kept))
             problem = ""
         except LostError as error:
             problem = f"{error}. The change may have been executed."

@@ -21,7 +21,7 @@ from tidelog.console.pages.site import ConsoleSite, refusal, session_of, values_
 from tidelog.console.records import LARGEST, TopicDecoder
 from tidelog.console.sessions import ConsoleSession
 from tidelog.console.streams import StreamReader
-from tidelog.console.topics import policy_text
+from tidelog.topics.retention import policy_words
 from tidelog.transport.call import Call
 
 FOLLOWED: Final = 100  # new entries shown at once; older ones are counted
@@ -86,7 +86,7 @@ class StreamPages:
         decoder = await TopicDecoder.of(session_of(request).connection, key)
         return self._site.page(
             request, "stream.html", key=key, info=info, page=page, at=at, problem=problem,
-            policy_text=policy_text, **_shown(request, reader, decoder),
+            policy_text=policy_words, **_shown(request, reader, decoder),
         )  # fmt: skip
 
     async def entry(self, request: web.Request) -> web.Response:

@@ -17,6 +17,7 @@ from tidelog.console.merged import MergedPosition, MergedReader
 from tidelog.console.pages.site import ConsoleSite, session_of, values_hidden
 from tidelog.console.records import TopicDecoder
 from tidelog.console.streams import StreamReader
+from tidelog.topics.retention import described, policy_words
 from tidelog.topics.settings import PREFIX
 
 SHOWN: Final = 100  # partitions of a page
@@ -83,7 +84,7 @@ class TopicPages:
         return self._site.page(
             request, "topic.html", topic=topic, settings=settings, rows=topic.partitions[start : start + SHOWN],
             start=start, size=SHOWN, groups=groups, groups_problem=problem, now=_now(),
-            retention=topics.retention_text(settings.retention), policy_text=topics.policy_text,
+            retention=described(settings.retention), policy_text=policy_words,
         )  # fmt: skip
 
     async def records(self, request: web.Request) -> web.Response:
