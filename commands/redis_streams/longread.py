@@ -241,13 +241,15 @@ class NewRead(KeyRead):
         rows = group.pending.idle_before(max(0, self._started - read.claim), None, AT_ONCE)
         again: list[bytes] = []
         most += self._claimed.count
-        self._gone += add_claimed(stream, group, rows, self._started, self._claimed, again, most, self._limits)
         # Messages that are delivered here must not look idle to the next slice. CLAIM 0 therefore requires a later
         # time.
         last = max(ctx.now, self._started + 1) if not read.claim else ctx.now
-        groupmutators.own(
-            ctx.ks, self._name, stream, group, consumer, ctx.now, Messages([], again, []), Ownership(last=last)
-        )
+        try:
+            self._gone += add_claimed(stream, group, rows, self._started, self._claimed, again, most, self._limits)
+        finally:  # even if a node is damaged: what is in the reply was delivered
+            groupmutators.own(
+                ctx.ks, self._name, stream, group, consumer, ctx.now, Messages([], again, []), Ownership(last=last)
+            )
         self._claims = len(rows) == AT_ONCE and self._left() > 0 and self._gone < GONE_AT_ONCE
         if self._limits is not None and self._limits.reached():
             self._claims = False
@@ -267,9 +269,9 @@ class NewRead(KeyRead):
             hi = self._limits.fit(stream, lo, hi, CLAIMED_MORE if with_delivery else ENTRY_MORE)
             if hi == lo:
                 return False
+        deliver_new(ctx, self._name, stream, group, consumer, lo, hi, read.noack)  # first, since a node may be damaged
         if with_delivery:
             self._claimed.add_new(stream, lo, hi)
-        deliver_new(ctx, self._name, stream, group, consumer, lo, hi, read.noack)
         return new.delivered(stream, group, lo, hi)
 
     def part(self) -> KeyPart | None:

@@ -176,8 +176,14 @@ class ReadSlices:
         if options.max_bytes:
             due, size = _due_within(stream, due, options.max_bytes - self._size)
             self._size += size
-        gone = _add_due(stream, due, self._due)
-        _deliver(ctx, key, options, stream, group, group.offset, [], due, gone)
+        gone: dict[int, None] = {}
+        before = self._due.count
+        try:
+            _add_due(stream, due, self._due, gone)
+        finally:  # even if a node is damaged: what is in the reply was delivered
+            due = due[: self._due.count - before]
+            if due:
+                _deliver(ctx, key, options, stream, group, group.offset, [], due, gone)
         return True
 
     def _deliver(self, ctx: Context, stream: Stream) -> bool:
@@ -235,7 +241,7 @@ def _serve_group(
     if options.max_bytes and due:
         due, size = _due_within(stream, due, options.max_bytes)
     old = Elements(encode.null_array(proto)) if due else None
-    gone = NOTHING if old is None else _add_due(stream, due, old)
+    gone = NOTHING if old is None else _add_due(stream, due, old, {})
     lo = groupmutators.cursor(stream, group)
     hi = stream.after(lo, count - len(due))
     new = stream.count(lo, hi)
@@ -311,9 +317,8 @@ def _deliver(
     groupmutators.deliver(ctx.ks, key, stream, group, offset, reader, Messages(new, again, left))
 
 
-def _add_due(stream: Stream, ids: list[int], elements: Elements) -> dict[int, None]:
-    """Add the messages with these IDs to ``elements``. Returns the IDs of those whose entries no longer exist."""
-    gone: dict[int, None] = {}
+def _add_due(stream: Stream, ids: list[int], elements: Elements, gone: dict[int, None]) -> dict[int, None]:
+    """Add the messages with these IDs to ``elements``. Return ``gone``, with the IDs of those without an entry."""
     for entry_id in ids:
         if not elements.add(stream, entry_id):
             elements.add_gone()

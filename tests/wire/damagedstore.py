@@ -14,12 +14,14 @@ def noise(number: int, size: int = 3000) -> bytes:
     return shake_256(b"%d" % number).digest(size)
 
 
-def damage(place: Path, numbers: Iterable[int]) -> None:
-    """Damage the nodes with the noise of these numbers in the store of a data directory."""
+def damage(place: Path, numbers: Iterable[int], copies: int = 1) -> None:
+    """Damage the nodes with the noise of these numbers in the store of a data directory. ``copies``: of each node."""
     file = LmdbFile(place / "store" / "data.mdb")
     raw = bytes(file.raw)
     for number in numbers:
-        whole = noise(number, 256)
-        # the compressor can find a part of it elsewhere
-        file.flip(next(found for at in range(0, 256, 32) if (found := raw.find(whole[at : at + 32])) > 0))
+        whole, start = noise(number, 256), 0
+        for _ in range(copies):
+            # the compressor can find a part of it elsewhere
+            start = next(found for at in range(0, 256, 32) if (found := raw.find(whole[at : at + 32], start)) > 0) + 256
+            file.flip(start - 256)
     file.write()

@@ -15,6 +15,7 @@ from tidelog.testing import Server, running_server
 COUNT = 40  # entries of each stream, in nodes of ten; those from 10 to 19 are damaged
 MOST = 26  # entries to retain: after one append, the border is in the damaged node
 ADDED = 10  # appends of each test; the border is then after the damaged node, unless it is an ID in this node
+LONG = 1200  # entries of the streams that are read in slices; the last 50 begin with a damaged node
 SMALL = ("field", "value")
 LARGE = ("field", "x" * 5000)
 # the appends, and the length of the stream after all of them
@@ -47,7 +48,13 @@ def ids(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, dict
         raw("XACK", "acked", "g", *found["acked"])
         for key in ("intact", "slices"):
             raw("XGROUP", "CREATE", key, "g", "0")
+        for key in ("redelivered", "claimed"):
+            raw.pipeline(*[("TAPPEND", key, "body", noise(100_000 + number, 400)) for number in range(LONG)])
+            raw("XGROUP", "CREATE", key, "g", "0")
+        raw("TREAD", "redelivered", 0, LONG, "GROUP", "g", 0, "RETRY", 1, 0)
+        raw("XREADGROUP", "GROUP", "g", "other", "STREAMS", "claimed", ">")
         server.stop()
+        damage(place, [100_000 + LONG - 48], 2)
         damage(place, [at * COUNT + 12 for at, key in enumerate(KEYS) if key != "intact"])
         server.start()
         yield server, found
@@ -115,6 +122,18 @@ def test_delivered_messages_are_in_the_reply(ids: tuple[Server, dict[str, list[b
         assert [(key, len(entries)) for key, entries in reply] == [(b"intact", COUNT)]
         reply = raw("XREADGROUP", "GROUP", "g", "c", "NOACK", "STREAMS", "intact", "slices", ">", ">")
         assert reply.startswith("ERR damaged data")
+
+
+def test_messages_in_the_reply_to_a_long_read_are_delivered(ids: tuple[Server, dict[str, list[bytes]]]) -> None:
+    """A second read does not deliver them again."""
+    server, _ = ids
+    with Raw(server.port) as raw:
+        read = ("TREAD", "redelivered", 0, 5000, "GROUP", "g", 0, "RETRY", 60_000, 0)
+        assert len(raw(*read)) == LONG - 50
+        assert raw(*read).startswith("ERR damaged data")
+        claim = ("XREADGROUP", "GROUP", "g", "c", "CLAIM", 1, "STREAMS", "claimed", ">")
+        assert len(raw(*claim)[0][1]) == LONG - 50
+        assert raw("XPENDING", "claimed", "g")[3] == [[b"c", b"%d" % (LONG - 50)], [b"other", b"50"]]
 
 
 def test_retention_evicts_the_nodes_before_a_damaged_one(ids: tuple[Server, dict[str, list[bytes]]]) -> None:
