@@ -42,13 +42,22 @@ class QueueSummary:
 
 
 async def queue_of(connection: UserConnection, name: str) -> QueueLocation:
-    """Return the queue with a name: a topic, or else the stream with this key. Raises PageError."""
-    (settings,) = await connection.read(strings.get(key_of(name)))
-    if isinstance(settings, Exception):
-        raise PageError(403, message_of(settings))
-    if settings is None and not name.endswith(deadletters.DEAD):
-        return QueueLocation(name, name)
-    return QueueLocation(name)
+    """Return the queue with a name: a topic, or else the stream with this key. Raises PageError.
+
+    The stream of a topic's queue, such as ``orders.dead:0``, means the topic.
+    """
+    topic = name.removesuffix(":0")
+    settings, own, length = await connection.read(
+        strings.get(key_of(name)), strings.get(key_of(topic)), calls.tlen(name)
+    )
+    for each in (settings, own):
+        if isinstance(each, Exception):
+            raise PageError(403, message_of(each))
+    if settings is not None:
+        return QueueLocation(name)
+    if own is not None or (topic.endswith(deadletters.DEAD) and (isinstance(length, Exception) or not length)):
+        return QueueLocation(topic)
+    return QueueLocation(name, name)
 
 
 async def find_queues(connection: UserConnection) -> list[QueueSummary]:

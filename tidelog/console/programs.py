@@ -16,6 +16,7 @@ import redis
 
 from tidelog.console.connection import UserConnection
 from tidelog.operating.throughput import Throughput, rate
+from tidelog.transport.cancellation import cancel_and_wait
 from tidelog.transport.errors import ReplyError, message_of
 
 SHOWN: Final = 50
@@ -68,16 +69,19 @@ def unreadable(kind: ProgramKind, name: str, error: Exception) -> ProgramRow:
 
 
 async def some(names: Sequence[str], read: Callable[[str], Coroutine[Any, Any, T]]) -> list[T]:
-    """Call ``read`` with these names, AT_ONCE at the same time. Returns the results in order."""
+    """Call ``read`` with these names, AT_ONCE at the same time. Returns the results in order, or raises an error."""
     room = asyncio.Semaphore(AT_ONCE)
 
     async def one(name: str) -> T:
         async with room:
             return await read(name)
 
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one(name)) for name in names]
-    return [task.result() for task in tasks]
+    tasks = [asyncio.create_task(one(name)) for name in names]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            await cancel_and_wait(task)
 
 
 class PolledCalls:

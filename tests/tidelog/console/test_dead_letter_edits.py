@@ -51,13 +51,13 @@ def write(server: Server, kind: Any, name: str, *events: dict[str, bytes], key: 
 
 
 def give_up(client: Client) -> None:
-    """A message of the group ``mail`` that the server has moved to the stream ``jobs-failed``."""
+    """A message of the group ``mail`` that the server has moved to the stream ``jobs.dead``."""
     client.tappend("jobs", {"to": "ann"})
     for _ in range(2):
         client.tread(
-            "jobs", "0", 1, group="mail", ttl=0, retry=1, max_deliveries=1, deadletter="jobs-failed", block=300
+            "jobs", "0", 1, group="mail", ttl=0, retry=1, max_deliveries=1, deadletter="jobs.dead", block=300
         )
-    assert client.tlen("jobs-failed") == 1
+    assert client.tlen("jobs.dead") == 1
 
 
 def shown(text: str) -> dict[str, list[str]]:
@@ -172,18 +172,19 @@ def test_queues_of_all_kinds_are_found(tidelog_server: Server, tmp_path: Path) -
             _, text, _ = await visitor.get("/deadletters")
             for expected in ("topic orders", "stream events", "topic visits", "group mail of jobs"):
                 assert expected in text
-            _, text, _ = await visitor.get("/deadletters?queue=jobs-failed")
+            assert "0 open in <span class=\"mono\">failures<" in (await visitor.get("/deadletters?queue=failures:0"))[1]
+            _, text, _ = await visitor.get("/deadletters?queue=jobs.dead")
             assert "1 open" in text
             assert "maxdeliveries" in text
             (at,) = re.findall(r'name="id" value="([^"]+)"', text)
-            forged = await visitor.post("/deadletters/replay?queue=jobs-failed", {"csrf": token, "id": at})
+            forged = await visitor.post("/deadletters/replay?queue=jobs.dead", {"csrf": token, "id": at})
             assert "may be forged" in forged[1]
             form = {"csrf": token, "action": "all", "to": "jobs"}
-            assert "1 dead letter replayed" in (await visitor.post("/deadletters/replay?queue=jobs-failed", form))[1]
+            assert "1 dead letter replayed" in (await visitor.post("/deadletters/replay?queue=jobs.dead", form))[1]
 
         visit(tidelog_server, test, audit_file=str(path))
         assert [entry.text() for entry in client.trange("jobs")][-1] == {"to": "ann"}
-        assert (client.tlen("jobs"), client.tlen("jobs-failed")) == (2, 1)  # the stream of the group is not evicted
+        assert (client.tlen("jobs"), client.tlen("jobs.dead")) == (2, 1)  # the stream of the group is not evicted
 
 
 @pytest.fixture(scope="module")

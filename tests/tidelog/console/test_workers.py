@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -13,10 +14,15 @@ from tests.tidelog.console.consolekit import ConsoleBench, Visitor, add_user, au
 from tests.tidelog.rightskit import granted
 from tests.tidelog.workers.workerkit import working
 from tests.waiting import until
+from tidelog.client.steps import run
 from tidelog.console.application import ConsoleServer
+from tidelog.console.errors import UnavailableError
+from tidelog.console.programs import some
+from tidelog.coordination import programs
 from tidelog.testing import Server
 from tidelog.topics import Topic
 from tidelog.workers import App, DeadLetter, Retry
+from tidelog.workers.coordination import declaration
 
 pytestmark = pytest.mark.slow
 
@@ -137,6 +143,50 @@ def test_the_rights_of_the_program_suffice(tidelog_server: Server) -> None:
                 await orders.close()
 
         visit(tidelog_server, test)
+
+
+def test_a_server_that_is_lost(tidelog_server: Server) -> None:
+    """Every page of programs reports it, and shows the programs again afterwards."""
+    add_user(tidelog_server, "ann")
+    app, _ = shop(tidelog_server.url)
+    with tidelog_server.client() as client:
+        run(client, declaration.write(app, "w1"))
+        for name in ("a", "b", "shop"):
+            run(client, programs.record("apps", name))
+            run(client, programs.record("flows", name))
+
+    async def test(visitor: Visitor, console: ConsoleServer) -> None:
+        await visitor.log_in()
+        token = {"X_CSRF_Token": await visitor.csrf()}
+        details = ("/programs/app?name=shop", "/programs/job?name=a", "/programs/flow?name=a")
+        paths = ("/programs", *details, "/deadletters")
+        tidelog_server.kill()
+        for path in paths:
+            status, text, _ = await visitor.get(path)
+            assert (status, "Connect" in text or "no answer" in text) == (503, True), text
+        found = await visitor.post("/programs/app/pause?name=shop", {"processor": "bill"}, **token)
+        assert found[0] == 503
+        tidelog_server.start()
+        add_user(tidelog_server, "ann")  # users that were created at run time are not stored
+        assert [(await visitor.get(path))[0] for path in paths] == [200, 200, 404, 404, 200]
+
+    visit(tidelog_server, test)
+
+
+def test_a_loss_while_several_programs_are_read_is_reported_as_one() -> None:
+    ended = []
+
+    async def read(name: str) -> None:
+        if name == "lost":
+            raise UnavailableError("no answer")
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(name)
+
+    with pytest.raises(UnavailableError):
+        asyncio.run(some(["a", "lost", "b"], read))
+    assert ended == ["a", "b"]
 
 
 async def _running(visitor: Visitor) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -114,9 +114,17 @@ def test_a_process_follows_the_desired_state(tidelog_server: Server) -> None:
         await until(lambda: any(each.reason == "paused:in" for each in source.breaker.reasons))
         want("main", "main", "running", "in")
         await until(lambda: not source.breaker.reasons)
+        source.pause("in")  # as on_error does
+        want("main", "main", "paused")
+        await until(lambda: len(source.breaker.reasons) == 2)
+        want("main", "main", "running")
+        await until(lambda: len(source.breaker.reasons) == 1)
+        assert [each.reason for each in source.breaker.reasons] == ["paused:in"]
+        source.resume("in")
         # what this process changes itself stays
-        for wanted in ("paused", "running", "paused"):
-            await host.set_status("main", wanted)
+        steps: tuple[Literal["paused", "running"], ...] = ("paused", "running", "paused")
+        for step in steps:
+            await host.set_status("main", step)
         await asyncio.sleep(0.1)
         assert status("main") == "paused"
 

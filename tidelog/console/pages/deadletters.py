@@ -61,7 +61,7 @@ class DeadLetterPages:
             rows, following = await self._found(request, queue, words, start)
             total = await reading(request, deadletters.count(queue.name, queue.stream))
             to = sorted({letter.topic for _, letter in rows if letter is not None}) if queue.stream else []
-            values |= {"rows": rows, "following": following, "total": total, "to": to}
+            values |= {"queue": queue.name, "rows": rows, "following": following, "total": total, "to": to}
         queues = [] if name else await find_queues((await self._reader(request)).connection)
         return self._site.page(request, "deadletters.html", queues=queues, now=int(time() * 1000), **values)
 
@@ -149,10 +149,8 @@ def confirmed(queue: QueueLocation, given: MultiDictProxy[Any]) -> list[str]:
 
 
 def name_of(request: web.Request, required: bool = True) -> str:
-    """Return the name of the queue, ``orders.dead`` for ``orders.dead:0`` too. Raises PageError."""
+    """Return the name of the queue. Raises PageError."""
     name = request.query.get("queue", "").strip()
-    if name.endswith(f"{deadletters.DEAD}:0"):
-        name = name.removesuffix(":0")
     if required and not name:
         raise PageError(400, "The address names no dead-letter queue.")
     return name

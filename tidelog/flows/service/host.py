@@ -61,14 +61,15 @@ def _changed(deployed: DeployedFlow, before: DesiredDocument, now: DesiredDocume
     )
 
 
-async def _apply(running: RunningFlow, desired: DesiredDocument) -> None:
-    """Bring an instance into its desired status."""
-    name = running.spec.name
-    wanted = desired.status(name, running.alias)
-    if wanted is not None:
+async def _apply(running: RunningFlow, before: DesiredDocument, now: DesiredDocument) -> None:
+    """Apply what has changed: a source that ``on_error`` has paused stays paused."""
+    name, alias = running.spec.name, running.alias
+    wanted = now.status(name, alias)
+    if wanted is not None and wanted != before.status(name, alias):
         await (running.pause if wanted == "paused" else running.resume)(None)
-    for connector, status in desired.connectors(name, running.alias).items():
-        if connector in running.graph.connectors:
+    known = before.connectors(name, alias)
+    for connector, status in now.connectors(name, alias).items():
+        if connector in running.graph.connectors and status != known.get(connector):
             await (running.pause if status == "paused" else running.resume)(connector)
 
 
@@ -124,6 +125,7 @@ class FlowHost:
         self.flows: dict[str, DeployedFlow] = {}
         self.shared: dict[str, Any] = {}  # shared by connectors of all flows
         self.watchdog = Watchdog()  # of the process, if it was started
+        self.started_with = DesiredDocument()  # the desired state that was in effect at the start
         self.problem = "the stored flows are not known yet"  # why nothing can be deployed yet
         self.draining = False
         self.desired = None if server is None else Desired(server, name)
@@ -135,7 +137,7 @@ class FlowHost:
         """Start these flows, and those that were deployed over HTTP before. Waits until the desired state is known."""
         for each in flows:
             self.flows[each.name] = each
-        kept = await self._kept()
+        kept = self.started_with = await self._kept()
         for name, given in kept.deployed.items():
             if name in self.flows:
                 log.warning("%s: is declared in a file now; the declaration from HTTP is not used", name)
@@ -349,7 +351,7 @@ class FlowHost:
                 fresh = await self.desired.read()  # a local operation may have changed it meanwhile
                 for each in deployed.instances:
                     if not each.ended and each.status != "draining":
-                        await _apply(each, fresh)
+                        await _apply(each, before, fresh)
 
     def _active_instances(self, deployed: DeployedFlow, alias: str) -> list[RunningFlow]:
         """Return the instances that can be paused. Raises BusyError if there are none."""

@@ -52,7 +52,7 @@ class FlowPublisher:
         self._started = _now()
         self._listed = False  # in the desired state and among the programs of the server
         self._digest: bytes | None = b""  # of the desired state that is in effect
-        self._before = DesiredDocument()  # the same, decoded
+        self._before: DesiredDocument | None = None  # the same, decoded; None: that with which the host has started
         self._written = b""  # the last status, without its time
         self._written_at = -REFRESH  # loop time
         self._denied_until = 0.0  # loop time
@@ -120,7 +120,7 @@ class FlowPublisher:
         if digest == self._digest:
             return
         document = await desired.read()
-        await self._host.follow(self._before, document)
+        await self._host.follow(self._before or self._host.started_with, document)
         self._digest, self._before = digest, document
         await self._write(desired)
 
