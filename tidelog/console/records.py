@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -36,6 +36,9 @@ _TYPES: Final[Mapping[str, Any]] = {
     "uuid": UUID, "decimal": Decimal, "str": str,
 }  # fmt: skip
 _NATIVE: Final = ("int", "float", "bool")  # types whose values JSON has
+
+
+Shortener = Callable[[Entry], list[tuple[str, str]]]  # returns the first fields of an entry, for a list
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,21 @@ class TopicDecoder:
         except TopicError:
             return None
         return cls(found[1], settings) if int(found[2]) < (settings.partitions or 0) else None
+
+    @classmethod
+    async def shorteners(
+        cls, connection: UserConnection, keys: Iterable[bytes]
+    ) -> list[Shortener]:
+        """Return for each stream the function that shows its entries in a list. Each topic is read once."""
+        known: dict[bytes, TopicDecoder | None] = {}
+        found: list[Shortener] = []
+        for key in keys:
+            topic = key.rpartition(b":")[0]
+            if topic not in known:
+                known[topic] = await cls.of(connection, key)
+            decoder = known[topic]
+            found.append(decoder.short if decoder else payloads.short)
+        return found
 
     @property
     def packed(self) -> bool:

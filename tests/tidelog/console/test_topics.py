@@ -218,6 +218,8 @@ def test_records_are_decoded_and_searched(tidelog_server: Server) -> None:
     baskets(tidelog_server.url).sync.send_many(Basket(f"customer {n}", [{"sku": 1000 + n}]) for n in range(50))
     with tidelog_server.client() as client:
         found = [(f"baskets:{at}", each.id) for at in range(2) for each in client.trange(f"baskets:{at}")]
+        for partition in range(2):
+            client.tread(f"baskets:{partition}", "0", 5, group="g")
     key, at = found[0]
 
     async def test(visitor: Visitor, console: ConsoleServer) -> None:
@@ -228,6 +230,12 @@ def test_records_are_decoded_and_searched(tidelog_server: Server) -> None:
         assert '"sku": 10' in plain(text)
         assert "view=record" in text
         assert "codec msgpack+zstd" in plain(text)
+        form: Any = {"csrf": await visitor.csrf(), "to": "earliest"}
+        _, text, _ = await visitor.post("/streams/group/preview?key=baskets:0&group=g", form)
+        assert plain(text).count("lines [{\"sku\": 10") == 5
+        form["stream"] = [b"baskets:0".hex(), b"baskets:1".hex()]
+        _, text, _ = await visitor.post("/groups/preview?group=g", form)
+        assert plain(text).count("lines [{\"sku\": 10") == 2
         hits = 0
         for partition in range(2):
             _, text, _ = await visitor.get(f"/streams/search/events?key=baskets:{partition}&words=1033")

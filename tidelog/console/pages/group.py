@@ -9,13 +9,13 @@ from typing import Any, Final
 from aiohttp import web
 
 from tidelog.client.entries import StreamId
-from tidelog.console import payloads
 from tidelog.console.audit import DONE
 from tidelog.console.errors import PageError
 from tidelog.console.groups import LISTED, ORDERS, PENDING, StreamGroups
 from tidelog.console.infotext import text
 from tidelog.console.keynames import key_of, number_of, query_bytes
 from tidelog.console.pages.site import ConsoleSite, refusal, session_of, values_hidden
+from tidelog.console.records import TopicDecoder
 from tidelog.console.streams import StreamReader
 
 ACTIONS: Final = {"ack": "acknowledged", "nack": "returned for redelivery", "claim": "claimed"}
@@ -76,9 +76,10 @@ class GroupPages:
         key, name, (reader, groups) = key_of(request), query_bytes(request, "group"), await self._groups(request)
         group = await groups.one(key, name)
         after = await groups.position(key, str((await request.post()).get("to", "")))
+        (short,) = await TopicDecoder.shorteners(session_of(request).connection, [key])
         return self._site.part(
             "group_preview.html", key=key, group=group, preview=await groups.preview(key, group, after),
-            hidden=values_hidden(request), payloads=payloads, id_text=reader.id_text,
+            hidden=values_hidden(request), short=short, id_text=reader.id_text,
         )  # fmt: skip
 
     async def reset(self, request: web.Request) -> web.Response:

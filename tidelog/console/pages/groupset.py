@@ -14,7 +14,6 @@ from typing import Final
 from aiohttp import web
 
 from tidelog.client.entries import StreamId
-from tidelog.console import payloads
 from tidelog.console.audit import DONE
 from tidelog.console.errors import PageError, UnavailableError
 from tidelog.console.groups import ORDERS
@@ -31,6 +30,7 @@ from tidelog.console.keynames import (
     scan,
 )  # fmt: skip
 from tidelog.console.pages.site import ConsoleSite, refusal, session_of, values_hidden
+from tidelog.console.records import TopicDecoder
 from tidelog.console.streams import StreamReader
 from tidelog.console.topics import partitions_of, settings_of
 
@@ -100,8 +100,9 @@ class GroupSetPages:
             raise PageError(400, f"Select 1 to {STREAMS:,} streams.")
         sets = await self._sets(request)
         planned = await sets.plan(keys, name, str(given.get("to", "")))
+        short = await TopicDecoder.shorteners(session_of(request).connection, keys)
         return self._site.part(
-            "groupset_preview.html", name=name, planned=planned, hidden=values_hidden(request), payloads=payloads,
+            "groupset_preview.html", name=name, planned=planned, short=short, hidden=values_hidden(request),
             id_text=sets.id_text,
         )  # fmt: skip
 
