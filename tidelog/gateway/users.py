@@ -88,6 +88,8 @@ class GatewayUser:
                 self._unanswered = monotonic()
                 raise
             self.verified = monotonic()
+            if self._idle:  # the new connection replaces the oldest one
+                self._idle.pop(0).close()
             self._put_back(connection)
 
     async def open(self) -> AsyncConnection:

@@ -13,6 +13,7 @@ import redis
 import trustme
 
 from tests.tidelog.gateway.gatewaykit import PASSWORD, Caller, add_user, serving, visit
+from tests.waiting import until
 from tidelog.gateway import users
 from tidelog.gateway.application import GatewayOptions, GatewayServer
 from tidelog.gateway.errors import GatewayError
@@ -78,6 +79,18 @@ def test_a_changed_password_is_noticed(tidelog_server: Server, monkeypatch: pyte
             client.redis.execute_command("ACL", "SETUSER", "ann", "resetpass", ">another")
         assert (await ann.get(S))[0] == 401
         assert (await caller.as_user("ann", "another").get(S))[0] == 200
+
+    visit(tidelog_server, test)
+
+
+def test_verifying_users_leaves_no_connections(tidelog_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(users, "VERIFIED", 0.0)
+
+    async def test(caller: Caller, gateway: GatewayServer) -> None:
+        for _ in range(10):
+            assert (await caller.get(S))[0] == 200
+        with tidelog_server.client() as client:
+            await until(lambda: sum(each["name"] == users.NAME for each in client.redis.client_list()) == 1)
 
     visit(tidelog_server, test)
 
