@@ -80,9 +80,7 @@ class TopicDecoder:
         return cls(found[1], settings) if int(found[2]) < (settings.partitions or 0) else None
 
     @classmethod
-    async def shorteners(
-        cls, connection: UserConnection, keys: Iterable[bytes]
-    ) -> list[Shortener]:
+    async def shorteners(cls, connection: UserConnection, keys: Iterable[bytes]) -> list[Shortener]:
         """Return for each stream the function that shows its entries in a list. Each topic is read once."""
         known: dict[bytes, TopicDecoder | None] = {}
         found: list[Shortener] = []
