@@ -6,6 +6,7 @@ program and the test are right, and against tidelog-server. Tests of what redis-
 
     FastStream, taskiq-redis, walrus, redis-streams   the extra `foreign`, which `scripts/test` installs
     node-redis, ioredis                               `npm ci` into pytest's cache, where node and npm are there
+    redis-py's tests of RedisCluster                  PyPI, into pytest's cache; `scripts/test long`
     redis-cli, prometheus-redis-exporter              Debian's packages, which `scripts/test` installs as root
 
 What is not there is skipped, and that is said aloud. Left out, because they need more than streams, strings and locks:
