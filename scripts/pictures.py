@@ -47,31 +47,37 @@ async def dead_letters(page: Page) -> None:
     await page.until("document.querySelectorAll('main tbody input').length > 7")
 
 
+async def app(page: Page) -> None:
+    await page.until("document.querySelector('main').innerText.includes('shop.bill')")
+
+
 async def loaded(page: Page) -> None:
     await page.until("document.readyState === 'complete'")
 
 
-#: By file: the address, its height in px, and what must be shown. The overview is last: its plots need samples.
+#: By file: the address, its height in px, and what must be shown. The plots of the overview need samples.
 PICTURES: Final[dict[str, tuple[str, int, Callable[[Page], Awaitable[None]]]]] = {
     "next-steps": ("/next-steps", 860, loaded),
     "stream": ("/streams/stream?key=page-views", 800, stream),
     "topic": ("/topics/topic?name=orders", 760, loaded),
     "group": ("/streams/group?key=page-views&group=recommendations", 800, group),
     "dead-letters": ("/deadletters?queue=orders.dead", 540, dead_letters),
+    "app": ("/programs/app?name=shop", 700, app),
     "overview": ("/", 590, overview),
+    "stream-dark": ("/streams/stream?key=page-views", 800, stream),  # dark: by the end of the name
 }
 
 
 async def photograph(running: RunningQuickstart, scratch: Path) -> None:
     async with browsing(f"{running.console}/login", scratch) as page:
         await page.size(WIDTH, 900)
-        await page.colors("light")
         await page.click("button.primary")
         await page.until("location.pathname === '/next-steps'")
         with Client(running.url) as client:
             await until(lambda: client.tlen("tidelog:console:history") >= SAMPLES, seconds=10 * SAMPLES)
         for name, (path, height, shown) in PICTURES.items():
             await page.size(WIDTH, height)
+            await page.colors("dark" if name.endswith("-dark") else "light")
             await page.go(running.console + path)
             await shown(page)
             file = FOLDER / f"{name}.png"

@@ -96,7 +96,9 @@ def _anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    for target, anchor in re.findall(r"\]\((?!https?://)([^)#]*)#?([^)]*)\)", page.read_text()):
+    text = page.read_text()
+    pictures = [(target, "") for target in re.findall(r' src(?:set)?="([^"]+)"', text)]
+    for target, anchor in re.findall(r"\]\((?!https?://)([^)#]*)#?([^)]*)\)", text) + pictures:
         linked = page.parent / target if target else page
         assert linked.exists(), target
         assert not anchor or anchor in _anchors(linked), f"{target}#{anchor}"
