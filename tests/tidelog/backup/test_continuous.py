@@ -125,18 +125,20 @@ def test_a_killed_backup_continues(servers: Cluster, target: Path) -> None:
 def test_kills_while_files_are_merged(servers: Cluster, target: Path) -> None:
     leader, chance = servers.node(), random.Random()
     program = Program(leader)
+
+    def merged() -> bool:
+        return any(chunk.last_ms - chunk.first_ms > 1000 for each in found(target) for chunk in each.chunks)
+
     for number in range(2):
         with Follower(target, leader, before=MERGE_SOON) as backup:
             wait_until(lambda: manifests(target), "a base backup")
             end = time.monotonic() + chance.uniform(1.5, 3)  # the kill must come at a random moment
-            while time.monotonic() < end:
+            while time.monotonic() < end or not merged():
                 program.run(1)
                 time.sleep(0.05)
             backup.has(leader)
             if not number:
                 backup.kill()
-    merged = [chunk for each in found(target) for chunk in each.chunks if chunk.last_ms - chunk.first_ms > 1000]
-    assert merged
     assert (len(manifests(target)), len(found(target))) == (1, 1)
     tidelog("verify", target, "--all")
     base = found(target)[0].begin
