@@ -104,6 +104,25 @@ def test_a_repeated_request_appends_once(tidelog_server: Server) -> None:
     visit(tidelog_server, test)
 
 
+def test_simultaneous_and_later_repetitions_append_once(tidelog_server: Server) -> None:
+    """Also through another gateway, and after the server was killed."""
+    entries = [{"fields": {"n": n}} for n in range(3)]
+    found: set[str] = set()
+
+    async def test(caller: Caller, gateway: GatewayServer) -> None:
+        answers = await asyncio.gather(*(caller.post(S, entries, Idempotency_Key="k") for _ in range(20)))
+        found.update(str(each[1]) for each in answers)
+
+    visit(tidelog_server, test)
+    tidelog_server.kill()
+    tidelog_server.start()
+    visit(tidelog_server, test)
+    assert len(found) == 1
+    assert "ids" in found.pop()
+    with tidelog_server.client() as client:
+        assert client.tlen("orders") == 3
+
+
 def test_eviction_after_an_append(tidelog_server: Server) -> None:
     async def test(caller: Caller, gateway: GatewayServer) -> None:
         await caller.append("orders", *({"n": n} for n in range(10)))
