@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import resource
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,7 +15,7 @@ from aiohttp import web
 
 from tidelog.gateway import DEFAULT_LISTEN
 from tidelog.gateway.errors import GatewayError
-from tidelog.gateway.limits import BODY, OTHER_CONNECTIONS, READERS, USER_READERS
+from tidelog.gateway.limits import BODY, OTHER_CONNECTIONS, READERS, STREAMS, USER_READERS
 from tidelog.gateway.media import JSON
 from tidelog.gateway.openapi import document
 from tidelog.gateway.routes import ROUTES
@@ -24,13 +25,16 @@ from tidelog.gateway.users import GatewayUsers
 from tidelog.operating import cors
 from tidelog.operating.hostnames import is_local
 from tidelog.operating.httpaddress import HttpAddress, HttpLimits
-from tidelog.operating.listening import check_exposure, listen_address, server_tls
+from tidelog.operating.listening import ListenError, check_exposure, listen_address, server_tls
 from tidelog.transport.access import Access
 from tidelog.transport.cancellation import cancel_and_wait
 
 SHUTDOWN: Final = 5.0  # s that requests have to end
 HEADERS_WITHIN: Final = 10.0  # s for the headers of a request, for the first request from the connection on
+SERVER_FILES: Final = 2 * STREAMS  # open files in addition to the connections of clients
 SWEPT: Final = 5.0  # s between two searches for unused tails and users
+
+log = logging.getLogger("tidelog.gateway")
 
 
 @dataclass(frozen=True)
@@ -59,9 +63,12 @@ class GatewayServer:
             secured = options.cert_file is not None
             check_exposure(options.listen, DEFAULT_LISTEN, tls=secured, without_tls=options.without_tls)
             self._tls = server_tls(options.cert_file, options.key_file)
+        except ListenError as error:
+            raise GatewayError(str(error)) from None
+        try:
             origins = [cors.origin_of(each) for each in options.cors_origins]
         except ValueError as error:
-            raise GatewayError(str(error)) from None
+            raise GatewayError(str(error).replace("origins:", "--cors-origin:", 1)) from None
         self._users = GatewayUsers(access)
         self.site = GatewaySite(
             self._users, is_local(self._host), origins, options.readers, min(options.user_readers, options.readers)
@@ -76,7 +83,7 @@ class GatewayServer:
 
     async def start(self) -> None:
         """Start listening. Raises GatewayError if the address can't be used."""
-        _raise_open_files()
+        _raise_open_files(self._limits.connections)
         await self._runner.setup()
         handler = self._runner.server
         assert handler is not None  # noqa: S101 - set up above
@@ -126,8 +133,14 @@ def application(site: GatewaySite) -> web.Application:
     return app
 
 
-def _raise_open_files() -> None:
-    """Permit as many open files as the system allows. Each connection is one."""
+def _raise_open_files(connections: int) -> None:
+    """Permit as many open files as the system allows. Each connection is one. Log if they are too few."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < connections + SERVER_FILES:
+        log.warning(
+            "the limit of open files is %d, and %d connections need %d: raise it (ulimit -n), or lower --max-readers",
+            soft, connections, connections + SERVER_FILES,
+        )  # fmt: skip

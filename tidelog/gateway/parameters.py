@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote_to_bytes
 
@@ -73,7 +73,7 @@ def time(text: str) -> int:
         raise ValueError(
             f"must be a time with its zone such as 2026-01-31T12:00:00Z, or ms since 1970: {excerpt(text)}"
         ) from None
-    return round(time.astimezone(UTC).timestamp() * 1000)
+    return round(time.timestamp() * 1000)
 
 
 def name(text: str) -> bytes:

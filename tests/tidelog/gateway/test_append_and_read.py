@@ -191,6 +191,9 @@ def test_bodies_that_are_refused(gateway: Any, body: bytes, status: int, text: s
         ("limit=%C2%B2", "limit: must be a number"),
         ("limit=1&limit=2", "given twice"),
         ("after=%FF", "after: must be"),
+        ("after=0001-01-01T00:00:00%2B14:00", "after: must be"),
+        ("wait=" + "9" * 400, "wait: "),
+        ("wait=.", "wait: "),
     ],
 )
 def test_parameters_that_are_refused(gateway: Any, query: str, text: str) -> None:

@@ -204,7 +204,7 @@ def test_tls(tidelog_server: Server, tmp_path: Path) -> None:
         ({"listen": "x"}, "must be HOST:PORT, such as 127.0.0.1:9897"),
         ({"key_file": "x"}, "--tls-key needs --tls-cert"),
         ({"cert_file": "/nothing"}, "can't be used"),
-        ({"cors_origins": ["shop.example"]}, "is not an origin"),
+        ({"cors_origins": ["shop.example"]}, "--cors-origin: 'shop.example' is not an origin"),
         ({"access": Access.of("redis://ann:secret@localhost")}, "users of the gateway send their own"),
     ],
 )

@@ -158,7 +158,10 @@ def test_delayed_entries(tidelog_server: Server) -> None:
             assert (await caller.call("DELETE", f"{S}/delayed/{each}"))[0] == 204
             status, found, _ = await caller.call("DELETE", f"{S}/delayed/{each}")
             assert (status, found["code"]) == (404, "no-such-token")
-        for query in ("delay=1s&at=2100-01-31T12:00:00Z", "delay=1s&maxcount=5", "at=2100-01-31", "delay=-1s"):
+        for query in (
+            "delay=1s&at=2100-01-31T12:00:00Z", "delay=1s&maxcount=5", "at=2100-01-31", "delay=-1s",
+            "at=0001-01-01T00:00:00%2B14:00",
+        ):  # fmt: skip
             assert (await caller.post(f"{S}?{query}", entries[0]))[0] == 400, query
         status, found, _ = await caller.get(f"{S}/delayed?cursor=x")
         assert status == 400
