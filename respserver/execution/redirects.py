@@ -123,13 +123,15 @@ def may_run(session: Session, command: Command, argv: list[bytes]) -> bool:
         return True
     if words > LONG:
         return False
+    ranges = [positions for positions, _ in command.key_ranges(argv, real=False) if positions]
+    if len(ranges) == 1 and len(ranges[0]) == 1:
+        return True
     slot = _NONE
-    for positions, _ in command.key_ranges(argv, real=False):
-        if positions:
-            found = _slot_at(argv, positions)
-            if found == _NONE or slot not in (_NONE, found):
-                return False
-            slot = found
+    for positions in ranges:
+        found = _slot_at(argv, positions)
+        if found == _NONE or slot not in (_NONE, found):
+            return False
+        slot = found
     return True
 
 

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from commands.declare import TABLE, all_commands, lookup
 from commands.refusals import REFUSED
+from commands.session import Session
 from commands.slots import IN_C, interpreted_one_slot, interpreted_slot, one_slot, slot_of
 from resp.errors import CommandError
-from respserver.execution.redirects import in_slices, slot_of_call
+from respserver.execution.redirects import in_slices, may_run, slot_of_call
 from tests.replication.cluster import new_port
 from tests.waiting import eventually
 from tests.wire.alike import Bytes
@@ -294,6 +295,7 @@ def test_the_keys_of_long_calls_are_compared(emptied: Any) -> None:
         assert c("EXISTS", *many, "elsewhere") == 0
 
 
+@pytest.mark.interpreted
 def test_a_long_call_is_compared_in_many_steps() -> None:
     """Other clients are served in between."""
     argv = [b"EXISTS", *[b"{t}%d" % n for n in range(100_000)], b"elsewhere"]
@@ -326,6 +328,7 @@ def test_a_long_call_is_compared_in_many_steps() -> None:
         (["MSETEX", "2", "a", "1", "b", "2", "EX", "9"], 2),
         (["MSETEX", "1", "a", "1", "EX", "9"], 1),
         (["SSUBSCRIBE", "a", "b"], 2),
+        (["XREAD", "STREAMS", "a", "0"], 1),
         (["DBSIZE"], 0),
         (["KEYS", "a*b"], 0),
         (["PUBLISH", "a", "b"], 0),
@@ -337,6 +340,7 @@ def test_slots_of_calls(words: list[str], slots: int) -> None:
     """They follow from the declarations of the commands."""
     argv = [word.encode() for word in words]
     command = lookup(argv)
+    assert may_run(Session(1, "", "", 0), command, argv) is (slots < 2)
     if slots == 2:
         with pytest.raises(CommandError, match="CROSSSLOT"):
             slot_of_call(command, argv, -1, False)
