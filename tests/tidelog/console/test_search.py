@@ -244,6 +244,30 @@ def test_searches_are_limited_and_end_with_the_browser(
         visit(tidelog_server, test, history=False)
 
 
+def test_entries_of_a_key_that_is_not_text_are_compared(tidelog_server: Server) -> None:
+    """The form leaves the stream empty, because an input can't have all bytes. Hidden values stay hidden."""
+    add_user(tidelog_server, "ann")
+    with tidelog_server.client() as client:
+        ids = [client.tappend(b"\xff", {"n": f"secret {n}"}) for n in range(3)]
+
+    async def test(visitor: Visitor, console: ConsoleServer) -> None:
+        await visitor.log_in()
+        path = f"/streams/entry?key=%ff&id={ids[2]}&view=compare"
+        for query in ("", f"&with={ids[0]}&of="):
+            _, text, _ = await visitor.get(path + query)
+            assert "1 difference" in text
+            assert 'name="of" value=""' in text
+            assert text.count("<mark>") == 2
+        _, text, _ = await visitor.get(path, Cookie=f"{visitor_cookie(visitor)}; tidelog_console_values=hidden")
+        assert ("1 difference" in text, "secret" in text) == (True, False)
+
+    visit(tidelog_server, test)
+
+
+def visitor_cookie(visitor: Visitor) -> str:
+    return "; ".join(f"{each.key}={each.value}" for each in visitor.session.cookie_jar)
+
+
 def test_a_search_reports_the_loss_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     send = search._send
 
