@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import webbrowser
 from pathlib import Path
 from typing import Final
@@ -52,11 +53,16 @@ def quickstart(directory: Path, temporary: bool, port: int | None, console_port:
     configure("warning", False)
     options = QuickstartOptions(None if temporary else directory, port, console_port)
     try:
-        run(options, echo, lambda url: _open(url) if opens else None)
+        run(options, echo, _open if opens else lambda _: None)
     except QuickstartError as error:
         raise click.ClickException(str(error)) from None
 
 
 def _open(url: str) -> None:
+    """Open a browser. A text browser lasts until its user leaves it, so a thread waits for it."""
+    threading.Thread(target=_browse, args=(url,), daemon=True).start()
+
+
+def _browse(url: str) -> None:
     if not webbrowser.open(url):
         echo("No browser was found.", err=True)

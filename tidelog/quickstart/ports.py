@@ -38,5 +38,5 @@ def _is_used(family: socket.AddressFamily, host: str, port: int) -> bool:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does
             probe.bind((host, port))
     except OSError as error:
-        return error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # a machine without IPv6
+        return error.errno == errno.EADDRINUSE  # others: a machine without IPv6, or a port below 1024
     return False

@@ -165,12 +165,18 @@ def test_ctrl_c_ends_all_programs_and_a_second_start_continues(tmp_path: Path, m
 
 
 def test_a_temporary_directory_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" >{tmp_path}/opened\n')
+    browser.chmod(0o755)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    with quickstarted(tmp_path, "--temporary") as running:
+    monkeypatch.setenv("BROWSER", str(browser))
+    with quickstarted(tmp_path, "--temporary", "--open") as running:
         assert list(tmp_path.glob("tidelog-quickstart-*/data"))
+        eventually(lambda: (tmp_path / "opened").exists() and (tmp_path / "opened").read_text())
+        assert (tmp_path / "opened").read_text() == f"{running.console}\n"
         page_of(running)
         assert running.stop(signal.SIGTERM) == 0
-    assert [path.name for path in tmp_path.iterdir()] == ["output"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["browser", "opened", "output"]
 
 
 def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
