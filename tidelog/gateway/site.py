@@ -152,4 +152,3 @@ class GatewayRoute:
     body: Mapping[str, Any] | None = None  # schema of the body in JSON
     body_media: tuple[str, ...] = (JSON,)
     by_token: bool = False  # a token for the stream permits it
-
