@@ -11,6 +11,7 @@ It is one process (``tidelog gateway``) that serves HTTP and uses RESP toward th
     frames       entries as server-sent events
     tails        follows a stream for all its readers with one connection
     tokens       tokens with which pages read one stream
+    requestkeys  the entries for which each Idempotency-Key was used
     site         what requests share; one request; the declaration of a route
     reading      GET and HEAD: pages of entries
     events       event streams of readers

@@ -4,8 +4,9 @@ Rule 1: the entries of a request are appended in one step: all of them or none.
 Rule 2: with ``Idempotency-Key``, a repeated request appends nothing and gets the same IDs. Each entry is an XADD with
         IDMP: the producer is the key and the number of the entry, so that the setting IDMP-MAXSIZE has no influence.
         The server remembers them for ``stream-idmp-duration``.
-Rule 3: a repetition with other entries is an error. It is detected by reading the entries of the first request, for
-        which the user needs the permission to read the stream.
+Rule 3: a repetition with other entries is an error. The gateway that has served the first request detects it before it
+        sends anything (``requestkeys``). Other gateways detect it afterwards by reading the entries of the first
+        request, for which the user needs the permission to read the stream.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tidelog.gateway.entryjson import Flat, read_json, read_lines
 from tidelog.gateway.errors import ProblemError, problem_of
 from tidelog.gateway.limits import BODY
 from tidelog.gateway.media import JSON, NDJSON, content_type
+from tidelog.gateway.requestkeys import reused
 from tidelog.gateway.site import GatewayCall, json_response
 from tidelog.gateway.users import result_of
 from tidelog.transport.call import Call, plain, queued, read_one
@@ -75,7 +77,8 @@ def trims_of(call: GatewayCall) -> list[Call[Any]]:
 async def _append(call: GatewayCall, entries: list[Flat], trims: list[Call[Any]]) -> list[str]:
     """Append entries. Returns their IDs."""
     commands = [plain("TAPPEND", call.key, *flat) for flat in entries]
-    return list(map(_id_text, await in_one_step(call, [*commands, *trims], repeatable=False)))[: len(entries)]
+    replies = await in_one_step(call, [*commands, *trims], repeatable=False)
+    return list(map(_id_text, replies[: len(entries)]))
 
 
 async def _append_once(
@@ -86,7 +89,8 @@ async def _append_once(
     commands = [
         plain("XADD", call.key, "IDMP", f"{token}/{at}", str(at), "*", *flat) for at, flat in enumerate(entries)
     ]  # fmt: skip
-    replies = await in_one_step(call, [*commands, *trims], repeatable=True)
+    with call.site.request_keys.used(call.user.name, call.key, token, entries):
+        replies = await in_one_step(call, [*commands, *trims], repeatable=True)
     ids = [_id_text(each) for each in replies[: len(entries)]]
     if not isinstance(before, Batch) or before.info is None:  # the user may not read
         return ids, False
@@ -94,9 +98,13 @@ async def _append_once(
     stored = await call.user.repeat(*[calls.trange(call.key, ids[at], ids[at], 1) for at in known])
     for at, found in zip(known, stored, strict=True):
         if isinstance(found, list) and found and list(found[0].flat) != entries[at]:  # it may have been evicted
-            raise ProblemError(
-                422, "key-reused", f"{IDEMPOTENCY} {token!r} was used for a request with other entries. Use a new key."
-            )  # fmt: skip
+            raise reused(token)
+    if 0 < len(known) < len(ids):
+        text = (
+            f"{IDEMPOTENCY} {token!r} was used for a request with {len(known)} entries. The others of this request, from"
+            f" {ids[len(known)]} on, were appended. Use a new key for each request."
+        )
+        raise ProblemError(422, "key-reused", text)
     return ids, len(known) == len(ids)
 
 

@@ -16,6 +16,7 @@ from tidelog.gateway.errors import ProblemError
 from tidelog.gateway.limits import GROUP_READERS, MEMORY, STREAMS, UseLimit
 from tidelog.gateway.media import JSON, content_type
 from tidelog.gateway.parameters import Parameter, name_in_path
+from tidelog.gateway.requestkeys import RequestKeys
 from tidelog.gateway.tails import StreamTails
 from tidelog.gateway.tokens import AccessTokens
 from tidelog.gateway.users import GatewayUser, GatewayUsers
@@ -41,6 +42,7 @@ class GatewaySite:
         self.local = local
         self.origins = origins
         self.tokens = AccessTokens()
+        self.request_keys = RequestKeys()
         self.memory = UseLimit("bytes of bodies and pages in flight", MEMORY, MEMORY // 2)
         self.readers = UseLimit("open event streams", readers, user_readers)
         self.group_readers = UseLimit("open readers of groups", GROUP_READERS, GROUP_READERS // 2)

@@ -104,6 +104,33 @@ def test_a_repeated_request_appends_once(tidelog_server: Server) -> None:
     visit(tidelog_server, test)
 
 
+def test_a_repetition_with_more_entries_appends_nothing(tidelog_server: Server) -> None:
+    entries = [{"fields": {"n": n}} for n in range(4)]
+
+    async def test(caller: Caller, gateway: GatewayServer) -> None:
+        assert (await caller.post(S, entries[:2], Idempotency_Key="k"))[0] == 201
+        for others in (entries, entries[:1], [entries[1], *entries], entries[1:3]):
+            status, found, _ = await caller.post(S, others, Idempotency_Key="k")
+            assert (status, found["code"]) == (422, "key-reused"), others
+        assert (await caller.post(S, entries[:2], Idempotency_Key="k"))[0] == 200
+        assert (await caller.call("HEAD", S))[2]["Tidelog-Length"] == "2"
+        with tidelog_server.client() as client:
+            client.redis.set("text", "x")
+        text = "/v1/streams/text"
+        assert (await caller.post(text, entries[:2], Idempotency_Key="k"))[0] == 409
+        with tidelog_server.client() as client:
+            client.redis.delete("text")
+        assert (await caller.post(text, entries[:3], Idempotency_Key="k"))[0] == 201  # the first had no effect
+
+    async def other(caller: Caller, gateway: GatewayServer) -> None:
+        status, found, _ = await caller.post(S, entries, Idempotency_Key="k")
+        assert (status, found["code"]) == (422, "key-reused")
+        assert "request with 2 entries" in found["detail"]
+
+    visit(tidelog_server, test)
+    visit(tidelog_server, other)
+
+
 def test_simultaneous_and_later_repetitions_append_once(tidelog_server: Server) -> None:
     """Also through another gateway, and after the server was killed."""
     entries = [{"fields": {"n": n}} for n in range(3)]
@@ -132,6 +159,10 @@ def test_eviction_after_an_append(tidelog_server: Server) -> None:
         assert [each["fields"]["n"] for each in found["entries"]] == ["8", "9", "10"]
         await caller.post(f"{S}?maxbytes=0", {"fields": {"n": 11}})
         assert (await caller.call("HEAD", S))[2]["Tidelog-Length"] == "0"
+        for query, length in (("maxcount=2", 2), ("maxcount=1&maxage=1h&maxbytes=1MB", 1), ("maxbytes=0", 0)):
+            status, found, _ = await caller.post(f"{S}?{query}", [{"fields": {"n": n}} for n in range(3)])
+            assert (status, len(found.get("ids", ()))) == (201, 3), found
+            assert (await caller.call("HEAD", S))[2]["Tidelog-Length"] == str(length)
         _, found, _ = await caller.get(f"{S}?after=1.0")
         assert found["missing"] is True
         _, text, _ = await caller.get(f"{S}?after=1.0", Accept="application/x-ndjson")
