@@ -101,8 +101,8 @@ async def _append_once(
             raise reused(token)
     if 0 < len(known) < len(ids):
         text = (
-            f"{IDEMPOTENCY} {token!r} was used for a request with {len(known)} entries. The others of this request, from"
-            f" {ids[len(known)]} on, were appended. Use a new key for each request."
+            f"{IDEMPOTENCY} {token!r} was used for a request with {len(known)} entries. The others of this request,"
+            f" from {ids[len(known)]} on, were appended. Use a new key for each request."
         )
         raise ProblemError(422, "key-reused", text)
     return ids, len(known) == len(ids)
