@@ -1,4 +1,4 @@
-"""The first minutes of a user who has never seen tidelog: the two commands of the README's first screen, and then a
+"""The first minutes of a user who has never seen tidelog: the commands of the README's first screen, and then a
 browser, in which this user clicks what the pages name.
 
 The wheel that tests/test_wheels.py builds is installed, in an environment of its own that has tidelog's dependencies.
@@ -156,8 +156,9 @@ def test_browse_a_stream_reset_a_group_replay_a_dead_letter(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     require_chromium()
-    installing, starting = first_screen()
-    assert installing == "pip install 'tidelog[console]'"
+    entering, installing, starting = first_screen()
+    assert entering == "python3.11 -m venv .venv && . .venv/bin/activate"
+    assert installing == "pip install '.[console]'"
     name, command = shlex.split(starting)
     here = install(wheel("plain", tmp_path_factory), tmp_path)
     environment = here.environment | {"PATH": f"{here.bin}{os.pathsep}{os.environ['PATH']}"}
