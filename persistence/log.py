@@ -133,7 +133,7 @@ class Log(Backlog):
         self._closed = False
         self._flusher: JournalThread | None = None
         self.syncs = 0
-        self.last_sync_us = 0  # microseconds of the last sync under everysec
+        self.last_sync_us = 0  # microseconds of the last sync of writes
 
     @classmethod
     def open(cls, directory: Path, options: LogOptions) -> Log:
@@ -332,12 +332,13 @@ class Log(Backlog):
         """Sync for ``always``, with ``_lock`` held. Raises OSError."""
         if self._sync_problem is not None:
             raise OSError(errno.EIO, self._sync_problem)
+        began = time.perf_counter_ns()
         try:
             self.wal.sync()
         except OSError as error:
             self._sync_failed(error)
             raise
-        self.syncs += 1
+        self._synced_in(began)
 
     def _make_room(self, size: int) -> int | None:
         """Return the position for a batch, once the journal has made room in the ring; None if it cannot.
@@ -548,6 +549,10 @@ class Log(Backlog):
         with self._lock:
             if not self._suspect:
                 self._synced = max(self._synced, target)
+        self._synced_in(began)
+
+    def _synced_in(self, began: int) -> None:
+        """Count a sync of writes, and record its duration. began: of time.perf_counter_ns()."""
         self.syncs += 1
         self.last_sync_us = (time.perf_counter_ns() - began) // 1000
 

@@ -139,6 +139,19 @@ def test_appendfsync_no_leaves_syncing_to_the_system(path: Path) -> None:
         assert log.syncs == 1
 
 
+@pytest.mark.interpreted
+@pytest.mark.parametrize("appendfsync", ["always", "everysec"])
+def test_the_duration_of_a_sync(path: Path, monkeypatch: pytest.MonkeyPatch, appendfsync: str) -> None:
+    with opened(path, appendfsync=appendfsync) as (log, ks, _):
+        assert log.last_sync_us == 0
+        monkeypatch.setattr(log.wal, "sync", lambda: time.sleep(0.003))
+        append(ks, b"a", 1)
+        commit(log, ks)
+        if appendfsync == "everysec":
+            log.sync()
+        assert 3000 <= log.last_sync_us < 60_000_000
+
+
 def test_the_store_never_runs_ahead_of_the_journal(path: Path) -> None:
     with opened(path, journal_flush_ms=100_000) as (log, ks, _):
         append(ks, b"a", 5)
