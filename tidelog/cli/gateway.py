@@ -20,9 +20,10 @@ from tidelog.transport.access import Access
 @click.option("--without-tls", is_flag=True, help="Let other machines connect without TLS.")
 @click.option("--cors-origin", "cors_origins", metavar="ORIGIN", multiple=True,
               help="Let pages of this origin send requests, such as https://shop.example.org; *: all. Repeatable.")
-@click.option("--max-readers", type=click.IntRange(1), default=20_000, show_default=True, help="Open event streams.")
+@click.option("--max-readers", type=click.IntRange(1), default=20_000, show_default=True,
+              help="Maximum number of event streams and of requests that wait.")
 @click.option("--max-readers-per-user", type=click.IntRange(1), default=10_000, show_default=True,
-              help="Open event streams of one user.")
+              help="The same for one user.")
 @logging_options("info")
 def gateway(
     url: str, listen: str, tls_cert: str | None, tls_key: str | None, without_tls: bool, cors_origins: tuple[str, ...],
@@ -35,15 +36,15 @@ def gateway(
       tidelog gateway --url redis://a,b,c         serve the streams of a server group
       tidelog gateway --listen 0.0.0.0:9897 --tls-cert gateway.pem
 
-    Requests authenticate as an ACL user of the server, which decides what they may read and write. On the loopback
-    interface, requests without credentials are those of the default user without a password.
+    Requests authenticate as ACL users of the server, and its ACL decides what they may read and write. On the
+    loopback interface, requests without credentials are those of the default user without a password.
 
     \b
       curl localhost:9897/v1/streams/orders                                     read
       curl -N -H 'Accept: text/event-stream' localhost:9897/v1/streams/orders   follow
       curl --json '{"fields": {"item": "tea"}}' localhost:9897/v1/streams/orders    append
 
-    docs/gateway.md describes all requests. GET /v1/openapi.json returns them for programs.
+    docs/gateway.md describes all requests. GET /v1/openapi.json returns an OpenAPI document of them.
     """
     with needs("tidelog gateway", "gateway"):
         from tidelog.gateway.application import GatewayOptions

@@ -99,7 +99,8 @@ async def _authenticated(site: GatewaySite, request: web.Request) -> GatewayUser
     if scheme.lower() == "basic":
         name, password = _basic(credentials)
         if name == DEFAULT_USER and not password and not site.local:
-            raise unauthorized("no-password", "The default user without a password has access on the machine only.")
+            text = "Without a password, the default user has access only on the machine of the gateway."
+            raise unauthorized("no-password", text)
         return await _log_in(site, name, password, request)
     if header:
         raise unauthorized("unknown-scheme", "Authorization must be Basic, with USER:PASSWORD, or Bearer with a token.")
