@@ -25,6 +25,7 @@ from benchmarks.registry import WORKLOADS, Bench, counted, short
 from benchmarks.report import load
 from benchmarks.servers import environment, installations
 from benchmarks.table import Table, line, ratio
+from tests.browserkit import CHROMIUM
 
 ROOT = Path(__file__).resolve().parent.parent
 TINY = ["--quick", "--requests", "200", "--size", "2000"]
@@ -192,6 +193,19 @@ def test_turns() -> None:
     rows = out.splitlines()[1:]
     assert [row for row in rows if row.startswith("TREAD of 600k new")]
     assert all(re.search(r" +\d+\.\d +\d+\.\d\d  \S", row) for row in rows)
+
+
+@pytest.mark.slow
+def test_console() -> None:
+    if CHROMIUM is None:
+        pytest.skip("no chromium here (Debian: apt-get install chromium)")
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "benchmarks.console", "--streams", "20", "--groups", "3", "--partitions", "20"]
+    command += ["--rounds", "1", "--seconds", "0"]
+    out = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=110, check=True, env=env).stdout
+    rows = out.splitlines()[1:]
+    assert [row for row in rows if row.startswith("its records, 20 partitions")]
+    assert all(re.search(r" +\d+ +\d+\.\d$", row) for row in rows)
 
 
 # -- figures ------------------------------------------------------------------------------------------------------

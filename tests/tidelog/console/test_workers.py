@@ -242,20 +242,3 @@ def test_in_a_browser(bench: ConsoleBench) -> None:
 
     bench.run(test())
     bench.check()
-
-
-def test_the_first_paint_is_fast(bench: ConsoleBench) -> None:
-    async def test() -> list[float]:
-        page = await bench.log_in(path="/")
-        found = []
-        for path in ("/programs", "/programs/app?name=shop", "/deadletters"):
-            times = []
-            for _ in range(3):
-                await page.go(bench.console.url + path)
-                times.append(await page.until("performance.getEntriesByName('first-contentful-paint')[0]?.startTime"))
-            found.append(min(times))
-        return found
-
-    paints = bench.run(test())
-    assert max(paints) < 200, paints
-    bench.check()
