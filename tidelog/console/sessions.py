@@ -61,10 +61,10 @@ class ConsoleSessions:
     async def log_in(self, user: str, password: str, address: str) -> ConsoleSession:
         """Start a session. Raises LoginError if the user is refused, UnavailableError if the server is."""
         self._expire()
-        if self._failures.too_many(address):
-            raise LoginError(f"{FAILURES} logins from this address have failed. Try again in a minute.")
         if len(self._sessions) >= TOTAL:
             raise UnavailableError(f"{TOTAL} users are logged in, which is the limit. Try again later.")
+        if not await self._failures.admits(address):
+            raise LoginError(f"{FAILURES} logins from this address have failed. Try again in a minute.")
         connection = UserConnection(self._access, user, password)
         with self._failures.attempt(address, LoginError):
             await connection.log_in()

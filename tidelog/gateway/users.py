@@ -233,7 +233,7 @@ class GatewayUsers:
             self._forget(user)
 
     async def _log_in(self, key: tuple[str, bytes], password: str, address: str) -> GatewayUser:
-        if address and self._failures.too_many(address):
+        if address and not await self._failures.admits(address):
             text = f"{FAILURES} logins from this address have failed. Try again in a minute."
             raise ProblemError(429, "too-many-failures", text, {"Retry-After": f"{WINDOW:.0f}"})
         user = GatewayUser(self._access, key[0], password, self._reads)

@@ -1,11 +1,14 @@
 """``LoginFailures``: limits the failed logins of each address.
 
-Rule 1: a login counts as failed while it is in progress. Simultaneous logins could exceed the limit otherwise.
+Rule 1: a login counts as failed while it is in progress. Simultaneous logins could exceed the limit otherwise. Logins
+        that exceed it only because of others in progress wait for these: behind a proxy, all users have one address,
+        and log in at the same time after a restart.
 """
 
 from __future__ import annotations
 
-from collections import deque
+import asyncio
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from time import monotonic
@@ -22,9 +25,30 @@ class LoginFailures:
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._failures: dict[str, deque[float]] = {}  # by address: times of failed logins, the oldest first
+        self._attempts: Counter[str] = Counter()  # by address: logins in progress
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # by address, the first one first
 
-    def too_many(self, address: str) -> bool:
-        """Return whether further logins from an address are refused now."""
+    async def admits(self, address: str) -> bool:
+        """Return whether a login from an address may be attempted, once that does not depend on others in progress.
+
+        Begin the attempt at once, without waiting for anything else.
+        """
+        while self._too_many(address):
+            if not self._attempts[address]:
+                return False
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            waiting = self._waiting.setdefault(address, deque())
+            waiting.append(future)
+            try:
+                await future
+            finally:
+                with suppress(ValueError):
+                    waiting.remove(future)
+                if not waiting and self._waiting.get(address) is waiting:
+                    del self._waiting[address]
+        return True
+
+    def _too_many(self, address: str) -> bool:
         times = self._failures.get(address)
         while times and self._clock() - times[0] > WINDOW:
             times.popleft()
@@ -39,6 +63,7 @@ class LoginFailures:
             self._failures.pop(next(iter(self._failures)))
         began = self._clock()
         self._failures.setdefault(address, deque()).append(began)
+        self._attempts[address] += 1
         try:
             yield
         except failure:
@@ -48,6 +73,13 @@ class LoginFailures:
             raise
         else:
             self._forgive(address, began)
+        finally:
+            self._attempts[address] -= 1
+            if not self._attempts[address]:
+                del self._attempts[address]
+            for future in self._waiting.pop(address, ()):
+                if not future.done():
+                    future.set_result(None)
 
     def _forgive(self, address: str, began: float) -> None:
         times = self._failures.get(address, deque())

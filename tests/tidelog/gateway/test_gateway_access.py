@@ -68,6 +68,20 @@ def test_failed_logins_are_limited_if_they_are_simultaneous(tidelog_server: Serv
     visit(tidelog_server, test)
 
 
+def test_simultaneous_logins_of_many_users_succeed(tidelog_server: Server) -> None:
+    """As after a restart of a gateway behind a proxy, where all users have one address."""
+    for number in range(3 * FAILURES):
+        add_user(tidelog_server, f"user{number}")
+
+    async def test(caller: Caller, gateway: GatewayServer) -> None:
+        found = await asyncio.gather(
+            caller.as_user("ann", "wrong").get(S), *(caller.as_user(f"user{n}").get(S) for n in range(3 * FAILURES))
+        )
+        assert [each[0] for each in found] == [401] + [200] * 3 * FAILURES
+
+    visit(tidelog_server, test)
+
+
 def test_a_changed_password_is_noticed(tidelog_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     add_user(tidelog_server, "ann")
     monkeypatch.setattr(users, "VERIFIED", 0.0)
