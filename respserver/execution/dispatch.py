@@ -405,7 +405,7 @@ class Dispatcher:
             return reply.QUEUED
         answer: Reply | None = None
         try:
-            if self._slotted and command.several_keys and is_long(session, argv):
+            if self._slotted and command.several_keys and is_long(command, session, argv):
                 answer = in_slices(command, argv)
             else:
                 answer = command.handler(self._ctx, argv)

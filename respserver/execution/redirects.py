@@ -5,7 +5,8 @@ Rule 2: a client that sent CLIENT MULTISLOT ON may use keys of different slots, 
 Rule 3: a replica serves calls with keys that change nothing to clients that sent READONLY. As it does not forward
 messages to its leader, SPUBLISH is always redirected, unlike in Redis.
 Rule 4: the keys of a long call are compared in slices, before it runs. A million keys take 130 ms without C. In a
-transaction there are no slices.
+transaction there are no slices. A command that runs in slices can't block, so the calls that can block are compared at
+once: they have at most 10,000 keys.
 
 Here the server decides which calls it serves. It has all slots or none, and slots are not moved, so CROSSSLOT, MOVED
 and CLUSTERDOWN are the only answers. ASK and TRYAGAIN, for a slot that is being moved, would be decided here, too.
@@ -22,7 +23,8 @@ from commands.slots import one_slot, slot_of
 from resp import errors
 from resp.errors import CommandError
 
-LONG: Final = 10_000  # words; commands that can block have fewer keys
+LONG: Final = 10_000  # words
+LONG_BLOCKING: Final = 20_100  # of a command that can block: it refuses more than 10,000 keys, each with an ID
 _NONE: Final = -1  # no slot: there are no keys, or keys of different slots
 _AT_ONCE: Final = 2_000  # keys of a slice, which takes some hundred microseconds
 
@@ -43,7 +45,7 @@ def check(ctx: Context, command: Command, session: Session, argv: list[bytes]) -
 def _check_calls(ctx: Context, session: Session, calls: list[tuple[Command, list[bytes]]]) -> None:
     slot = _NONE
     for command, argv in calls:
-        any_slots = session.multislot or is_long(session, argv)
+        any_slots = session.multislot or is_long(command, session, argv)
         slot = slot_of_call(command, argv, slot, any_slots)
     if slot != _NONE and ctx.ks.follower and not (session.readonly and not any(_for_leader(*each) for each in calls)):
         raise moved(ctx.server.cluster, session, slot)
@@ -73,9 +75,11 @@ def _slot_at(argv: list[bytes], positions: range) -> int:
     return one_slot(words, positions.start, positions.step)
 
 
-def is_long(session: Session, argv: list[bytes]) -> bool:
+def is_long(command: Command, session: Session, argv: list[bytes]) -> bool:
     """Return whether the keys of a call are compared in slices (Rule 4)."""
-    return len(argv) > LONG and not session.multi and not session.multislot
+    if len(argv) <= LONG or session.multi or session.multislot:
+        return False
+    return len(argv) > LONG_BLOCKING or "blocking" not in command.flags
 
 
 def in_slices(command: Command, argv: list[bytes]) -> Slices:
@@ -95,10 +99,10 @@ def in_slices(command: Command, argv: list[bytes]) -> Slices:
             at += _AT_ONCE
             return None
         keys.clear()
-        answer = command.handler(ctx, argv)
+        answer, words = command.handler(ctx, argv), len(argv)
         argv = []  # the arguments are freed as the slices of the command proceed
-        if isinstance(answer, (Block, Await)):
-            raise TypeError(f"a call of {command.name} with more than {LONG} words blocks")
+        if isinstance(answer, (Block, Await)):  # thousands of its words are repeated options
+            raise errors.too_many_arguments(command.name, words - 1, LONG_BLOCKING - 1)
         if isinstance(answer, Slices):
             running = answer
             return None

@@ -295,6 +295,28 @@ def test_the_keys_of_long_calls_are_compared(emptied: Any) -> None:
         assert c("EXISTS", *many, "elsewhere") == 0
 
 
+def test_calls_with_many_keys_can_block(emptied: Any) -> None:
+    """A command in slices can't. With 5000 streams, an XREAD has more words than other commands that run in slices."""
+    few, many = [f"{{t}}{n}" for n in range(5000)], [f"{{t}}{n}" for n in range(5000, 15_000)]
+    with Raw(emptied.port) as c, Raw(emptied.port) as other:
+        c.pipeline(*[("XGROUP", "CREATE", name, "g", "$", "MKSTREAM") for name in few])
+        for words, key in [
+            (["XREADGROUP", "GROUP", "g", "c", "BLOCK", "9000", "STREAMS", *few, *[">"] * len(few)], few[8]),
+            (["TWAIT", "9000", "GROUP", "g", *few], few[10]),
+            (["XREAD", "BLOCK", "9000", "STREAMS", *few, *["$"] * len(few)], few[7]),
+            (["TWAIT", "9000", *[word for name in many for word in (name, "0")]], many[123]),
+        ]:
+            c.send(*words)
+            eventually(lambda: b"blocked_clients:1" in other("INFO", "clients"), "a blocked client")
+            other("XADD", key, "*", "field", "value")
+            assert key in str(c.read())
+            crossing = ["elsewhere" if word in ("{t}123", many[123]) else word for word in words]
+            assert c(*crossing) == "CROSSSLOT Keys in request don't hash to the same slot"
+        options = ["COUNT", "1"] * 10_100
+        refused = "ERR XREAD takes at most 20099 arguments in one call, not 20205"
+        assert c("XREAD", *options, "BLOCK", "9000", "STREAMS", "{t}a", "$") == refused
+
+
 @pytest.mark.interpreted
 def test_a_long_call_is_compared_in_many_steps() -> None:
     """Other clients are served in between."""
