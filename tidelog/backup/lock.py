@@ -89,6 +89,7 @@ class TargetLock:
         wait: Wait | None = None,
         behind: Callable[[], float | None] | None = None,
     ) -> None:
+        self.log_files = threading.Lock()  # held by a thread that removes files of a log (see ``retention``)
         self._place = place
         self._say = say
         self._wait = wait or threading.Event().wait

@@ -56,7 +56,13 @@ class LogMerger:
         A group with a damaged file is skipped, and the error is raised at the end.
         """
         try:
-            self._merge()
+            try:
+                self._merge()
+            except BackupError as error:
+                if not isinstance(error.__cause__, FileNotFoundError):
+                    raise
+                self._chunks = None  # --keep has removed files since they were listed
+                self._merge()
         except BaseException:
             self._chunks = None
             raise
@@ -77,7 +83,8 @@ class LogMerger:
             if self._stopping():
                 return
             try:
-                merged = self._merged(group)
+                with self._lock.log_files:
+                    merged = self._merged(group)
             except LockLostError:
                 raise
             except BackupError as error:
@@ -98,7 +105,8 @@ class LogMerger:
             used, superfluous = resolved(found)
             if not superfluous or self._stopping():
                 return used
-            self._repair(used, superfluous[0])
+            with self._lock.log_files:
+                self._repair(used, superfluous[0])
 
     def _repair(self, used: list[LogChunk], other: LogChunk) -> None:
         inside = [chunk for chunk in used if other.begin <= chunk.begin and chunk.end <= other.end]

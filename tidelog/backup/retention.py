@@ -5,6 +5,8 @@ Rule 2: of a log, the chunks that end before the oldest remaining base backup of
         follows no remaining base backup is removed if it began before the oldest of them.
 Rule 3: only chunks that were listed before it was determined what is needed are removed. A continuous backup may write
         further ones in the meantime.
+Rule 4: no files are merged meanwhile. A listing could lack the first records of a log, which would then seem to follow
+        no base backup.
 """
 
 from __future__ import annotations
@@ -43,6 +45,11 @@ def prune(place: BackupTarget, keep: int, lock: TargetLock, working: Callable[[]
 
 def _prune_logs(place: BackupTarget, oldest: str, lock: TargetLock) -> None:
     """Remove the log before the remaining backups, of which ``oldest`` is the first."""
+    with lock.log_files:
+        _remove_unused(place, oldest, lock)
+
+
+def _remove_unused(place: BackupTarget, oldest: str, lock: TargetLock) -> None:
     listed = ranges.logs(place)
     first: dict[str, int] = {}  # log -> log offset of the first base backup that it follows
     for each in ranges.ranges(place):  # listed again, see Rule 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -95,12 +96,17 @@ class Killing:
 class Held:
     """A lock that is never lost."""
 
+    def __init__(self) -> None:
+        self.log_files = threading.Lock()
+
     def confirm(self) -> None: ...
     def check(self) -> None: ...
 
 
-def merger(place: BackupTarget, log: str, stopping: Callable[[], bool] = lambda: False) -> LogMerger:
-    lock: TargetLock = Held()  # type: ignore[assignment]
+def merger(
+    place: BackupTarget, log: str, stopping: Callable[[], bool] = lambda: False, held: TargetLock | None = None
+) -> LogMerger:
+    lock: TargetLock = held or Held()  # type: ignore[assignment]
     return LogMerger(place, log, lock, stopping)
 
 
@@ -284,6 +290,57 @@ def test_keep_removes_superfluous_files(place: LocalTarget) -> None:
     with TargetLock(place) as lock:
         prune(place, 1, lock)
     assert not ranges.logs(place)[0].superfluous
+
+
+@pytest.mark.parametrize("listing", [1, 2])
+def test_keep_does_not_list_the_target_during_a_merge(
+    listing: int, place: LocalTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A listing could lack the first records of the log, which would then seem to follow no base backup."""
+    log = writer(base(place))
+    for ms in (20, 40, 150, 250, 350):  # the first two are merged
+        add(log, place, (ms, [b"%d" % ms]))
+    before = Written.read(place)
+    base(place, BEGAN + 1000, offset=before.groups[-1][0])
+    names, calls = place.names, 0
+
+    with TargetLock(place) as lock:
+        merge = threading.Thread(target=merger(place, log.log, held=lock).merge)
+
+        def listed(folder: str = "", below: bool = True) -> dict[str, int]:
+            nonlocal calls
+            found = names(folder, below)
+            calls += folder == "logs"
+            if folder == "logs" and calls == listing:
+                merge.start()
+                merge.join(0.3)
+                found = {name: size for name, size in found.items() if name in names("logs")}
+            return found
+
+        monkeypatch.setattr(place, "names", listed)
+        prune(place, 2, lock)
+        merge.join()
+    assert Written.read(place) == before
+
+
+def test_files_that_keep_has_removed_are_no_failure(place: LocalTarget) -> None:
+    log = writer(base(place))
+    merging = merger(place, log.log)
+    for number in range(300):
+        add(log, place, (20 * (number + 1), [b"%d" % number]))
+    merging.merge()
+    first, second, *_ = ranges.logs(place)[0].chunks
+    base(place, BEGAN + 100_000, offset=second.end)
+    with TargetLock(place) as lock:
+        prune(place, 1, lock)
+    assert first.file not in files(place)
+    for number in range(300, 700):
+        add(log, place, (20 * (number + 1), [b"%d" % number]))
+        merging.add(max(ranges.chunks_of(place, log.log), key=lambda chunk: chunk.end))
+    before = Written.read(place)
+    merging.merge()
+    assert Written.read(place) == before
+    assert len(files(place)) < 20
 
 
 def test_a_process_that_stops_leaves_a_merge_unfinished(place: LocalTarget) -> None:
