@@ -21,7 +21,7 @@ from aiohttp import HttpVersion11, web
 from tidelog.client import calls
 from tidelog.client.entries import StreamId
 from tidelog.gateway.errors import ProblemError, expired, unavailable
-from tidelog.gateway.frames import KEEPALIVE, frames_of, position, problem_event, retry
+from tidelog.gateway.frames import KEEPALIVE, PART, frames_of, position, problem_event, retry
 from tidelog.gateway.media import EVENTS
 from tidelog.gateway.parameters import last_event_id
 from tidelog.gateway.site import GatewayCall
@@ -33,7 +33,6 @@ QUIET: Final = 15.0  # s without an event after which a comment is sent
 UNREAD: Final = 20.0  # s
 BEGIN_WITHIN: Final = 5.0  # s for the first answer of the server; afterwards, a client that resumes waits for it
 RETRY_MS: Final = 2000
-PART: Final = 64 << 10  # bytes
 END: Final = b"\n\n"  # of an event
 RANGE: Final = 64 << 10  # bytes of entries that a reader reads at a time
 RANGE_ENTRIES: Final = 1000
@@ -165,5 +164,7 @@ async def _send_range(call: GatewayCall, tail: StreamTail, at: StreamId, writer:
     found = frames_of(batch, at)
     if found is None:  # the tail had read all entries up to ``floor``, so there are none in between
         return max(at, floor)
-    await writer.write(found.data)
-    return found.last
+    data, last = found.data, found.last
+    del batch, found  # the write may take UNREAD
+    await writer.write(data)
+    return last

@@ -21,6 +21,7 @@ from tidelog.gateway.entryjson import entry_json
 from tidelog.gateway.errors import ProblemError
 
 KEEPALIVE: Final = b":\n\n"  # a comment
+PART: Final = 64 << 10  # bytes that are written at once, about
 
 
 @dataclass
@@ -35,6 +36,22 @@ class FrameBatch:
     @property
     def last(self) -> StreamId:
         return self.ids[-1]
+
+    def parts(self) -> list[FrameBatch]:
+        """Return the entries as batches of about PART bytes, or of one entry that is larger."""
+        if len(self.data) <= PART:
+            return [self]
+        found, begin, size = [], 0, 0
+        for at, each in enumerate(self.frames):
+            if size and size + len(each) > PART:
+                found.append(self._part(begin, at))
+                begin, size = at, 0
+            size += len(each)
+        return [*found, self._part(begin, len(self.frames))]
+
+    def _part(self, begin: int, end: int) -> FrameBatch:
+        frames = self.frames[begin:end]
+        return FrameBatch(self.ids[begin:end], frames, b"".join(frames), self.read_at)
 
 
 def frames_of(batch: Batch, after: StreamId) -> FrameBatch | None:

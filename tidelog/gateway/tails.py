@@ -7,8 +7,8 @@
 Rule 1: the batches have all entries after ``floor`` up to ``position``. A reader at an ID in between, or at ``floor``,
         takes the entries after its ID from them. A reader before ``floor`` reads ranges from the server until it is
         there. There are no gaps and no duplicates, because each reader compares IDs with its own.
-Rule 2: the memory of the batches is at most RETAINED, plus the last batch. Batches are dropped after about FRESH
-        seconds. Readers share the bytes of the events.
+Rule 2: the memory of the batches is at most RETAINED, plus the last read. Batches are dropped after about FRESH s.
+        Readers share the bytes of the events, so thousands of readers that do not read need little memory.
 Rule 3: a tail belongs to a user. The server checks the rights of the user with each read. The tail logs in again every
         VERIFIED seconds, so a user with a new password loses access.
 Rule 4: a lost connection is opened again until the server answers. The readers wait in the meantime.
@@ -29,7 +29,7 @@ from typing import Final
 from tidelog.client import calls
 from tidelog.client.entries import Batch, StreamId
 from tidelog.gateway.errors import ProblemError, ServerUnavailableError, unavailable
-from tidelog.gateway.frames import FrameBatch, frames_of
+from tidelog.gateway.frames import PART, FrameBatch, frames_of
 from tidelog.gateway.limits import UseLimit
 from tidelog.gateway.users import VERIFIED, GatewayUser, result_of
 from tidelog.operating.errortexts import FailureLog
@@ -71,19 +71,27 @@ class StreamTail:
         return self.position is not None and after >= self.floor
 
     def take(self, after: StreamId) -> tuple[bytes, StreamId] | None:
-        """Return the events after an ID that ``covers`` accepts, and the last ID; None if there are none yet."""
-        if not self._batches or self._batches[-1].last <= after:
-            return None
-        found: list[bytes] = []
+        """Return the next events after an ID that ``covers`` accepts, and the last ID; None if there are none yet.
+
+        Batches are joined up to about PART bytes. A larger one is returned alone, as the bytes that all readers share.
+        """
+        following: list[FrameBatch] = []
         for batch in reversed(self._batches):
             if batch.last <= after:
                 break
-            if batch.ids[0] > after:
-                found.append(batch.data)
-            else:
-                found.append(b"".join(batch.frames[bisect_right(batch.ids, after) :]))
-        found.reverse()
-        return found[0] if len(found) == 1 else b"".join(found), self._batches[-1].last
+            following.append(batch)
+        found: list[bytes] = []
+        size, last = 0, after
+        for batch in reversed(following):
+            whole = batch.ids[0] > after
+            data = batch.data if whole else b"".join(batch.frames[bisect_right(batch.ids, after) :])
+            if found and size + len(data) > PART:
+                break
+            found.append(data)
+            size, last = size + len(data), batch.last
+        if not found:
+            return None
+        return found[0] if len(found) == 1 else b"".join(found), last
 
     async def wait(self, after: StreamId | None, seconds: float) -> None:
         """Wait for entries after an ID, None: for the first answer of the server, or until the tail ends."""
@@ -155,10 +163,11 @@ class StreamTail:
         found = frames_of(batch, self.position or self.floor)
         if found is None:
             return
-        self._batches.append(found)
-        self._bytes += len(found.data)
+        parts = found.parts()
+        self._batches.extend(parts)
+        self._bytes += sum(len(each.data) for each in parts)
         self.position = found.last
-        while self._bytes > RETAINED and len(self._batches) > 1:
+        while self._bytes > RETAINED and len(self._batches) > len(parts):
             self._drop_oldest()
         self._wake_all()
 

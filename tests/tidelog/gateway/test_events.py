@@ -7,7 +7,7 @@ import os
 import random
 import re
 import signal
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import pytest
@@ -15,9 +15,11 @@ import pytest
 from tests.tidelog.gateway.gatewaykit import Caller, Events, add_user, visit
 from tests.waiting import until
 from tidelog.client import Client
+from tidelog.client.entries import Batch, Entry, Span, StreamId
 from tidelog.gateway import events, tails, users
 from tidelog.gateway.application import GatewayServer
 from tidelog.gateway.errors import ProblemError
+from tidelog.gateway.frames import PART, frame
 from tidelog.gateway.users import NAME
 from tidelog.operating import httpaddress
 from tidelog.testing import Server, running_server
@@ -54,15 +56,45 @@ def test_a_large_event_is_written_in_parts() -> None:
             written.append(part)
 
     writer.response = Response()
-    small, large = b"data: x\n\n", b"data: " + b"x" * 3 * events.PART + b"\n\n"
+    small, large = b"data: x\n\n", b"data: " + b"x" * 3 * PART + b"\n\n"
     for data in (small, small * 20_000, large, small + large + small, large * 2):
         written.clear()
         asyncio.run(writer.write(data))
         assert b"".join(written) == data
-        assert all(0 < len(part) <= events.PART for part in written)
+        assert all(0 < len(part) <= PART for part in written)
         if large not in data:
             assert all(part.endswith(b"\n\n") for part in written)
         assert writer._whole
+
+
+def test_readers_share_the_bytes_of_events() -> None:
+    """Each reader that does not read would hold a copy of all events in memory otherwise."""
+    tail = tails.StreamTail(cast("Any", None), b"chat", cast("Any", None))
+    tail.position = StreamId(0, 0)
+    sizes = [PART // 3] * 40 + [3 * PART] + [10] * 500
+    entries = [Entry(StreamId(1, at), [b"f", b"x" * size]) for at, size in enumerate(sizes)]
+    published(tail, entries)
+    at, found = tail.floor, list[bytes]()
+    while taken := tail.take(at):
+        assert taken[1] > at
+        found.append(taken[0])
+        assert len(taken[0]) <= PART or taken[0].count(b"data: ") == 1
+        same = tail.take(at)
+        assert same is not None
+        assert same[0] is taken[0] or taken[1] > entries[40].id
+        at = taken[1]
+    assert at == tail.position == entries[-1].id
+    assert b"".join(found) == b"".join(map(frame, entries))
+    for after in (3, 39, 40, 41, 300):
+        taken = tail.take(entries[after].id)
+        assert taken is not None
+        assert taken[0].startswith(frame(entries[after + 1]))
+    published(tail, [Entry(StreamId(2, 0), [b"f", b"y"])])
+    assert 0 < tail._bytes <= tails.RETAINED
+
+
+def published(tail: tails.StreamTail, entries: list[Entry]) -> None:
+    tail._publish(Batch(entries, Span(entries[0].id, entries[-1].id)))
 
 
 def test_entries_are_events(tidelog_server: Server) -> None:
