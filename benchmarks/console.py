@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import sys
 import tempfile
 import threading
@@ -72,6 +73,8 @@ class MeasuredConsole:
     def running(self) -> Iterator[str]:
         """Run the console; yields its URL."""
         self._call(self._server.start)
+        gc.collect()
+        gc.freeze()  # as the program does
         try:
             yield self._server.url
         finally:

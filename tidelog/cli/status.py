@@ -97,6 +97,7 @@ def to_json(seen: AppStatus, before: AppStatus | None) -> str:
     values = asdict(seen)
     found = throughput(before, seen)
     for processor, read in zip(values["processors"], seen.processors, strict=True):
+        del processor["omitted"]  # this status has no limit
         processor |= found[read.name].data()
         for partition, at in zip(processor["partitions"], read.partitions, strict=True):
             partition["offset"] = None if at.offset is None else str(at.offset)

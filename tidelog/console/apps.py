@@ -1,12 +1,16 @@
 """Apps: their declarations, status, timers, and rows. The data is that of ``tidelog app status``.
 
-Rule: an app is known by the declaration that its workers write on the server. The console has no code of apps.
+Rule 1: an app is known by the declaration that its workers write on the server. The console has no code of apps.
+Rule 2: anybody with the right can write a declaration. READ and DECLARED limit what one costs the console, and a page
+        shows what is left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
+
+import msgspec
 
 from tidelog.client.steps import CallSender, arun
 from tidelog.console.errors import PageError
@@ -24,6 +28,8 @@ from tidelog.workers.operate import control, status
 from tidelog.workers.operate.status import AppStatus, ProcessorStatus
 
 PARTITIONS: Final = 64  # of a processor that a page shows: if there are more, those with the most unfinished entries
+READ: Final = 4000  # partitions of an app that are read, of all processors together: these take 0.1 s of CPU time
+DECLARED: Final = 100  # processors, and timers, of an app that are shown
 ERRORS: Final = (AppError, MembersError, TopicError, programs.ProgramNamesError)  # of operations on apps
 
 
@@ -46,8 +52,9 @@ class AppReader:
         return found
 
     async def status(self, declared: AppDeclaration) -> tuple[AppStatus, dict[str, Throughput]]:
-        """Return the status, and the rates since the last one by processor."""
-        seen = await arun(self._sender, status.read_status(declared))
+        """Return the status, and the rates since the last one by processor. READ and DECLARED limit it."""
+        first = msgspec.structs.replace(declared, processors=declared.processors[:DECLARED])
+        seen = await arun(self._sender, status.read_status(first, limit=READ))
         rates = status.throughput(self._before.get(seen.app), seen)
         self._before[seen.app] = seen
         return seen, rates
@@ -63,20 +70,28 @@ class AppReader:
 
     async def _rows(self, name: str) -> Sequence[ProgramRow]:
         try:
-            seen, rates = await self.status(await self.declaration(name))
+            declared = await self.declaration(name)
+            seen, rates = await self.status(declared)
         except PageError:  # the app was deleted
             return ()
         except (*REFUSED, *ERRORS) as error:
             return (unreadable("app", name, error),)
         if not seen.processors:
             return (ProgramRow("app", name, "", "running" if seen.leader else "no workers", "good"),)
-        return [row_of(seen, each, rates[each.name]) for each in seen.processors]
+        rows = [row_of(seen, each, rates[each.name]) for each in seen.processors]
+        if more := len(declared.processors) - len(rows):
+            reason = f"an app is shown with its first {counted(DECLARED, 'processor')}"
+            rows.append(ProgramRow("app", name, "", f"{counted(more, 'more processor')}", "wait", (reason,)))
+        return rows
 
 
 def row_of(seen: AppStatus, processor: ProcessorStatus, rates: Throughput) -> ProgramRow:
     """Return the row of a processor."""
     partitions = processor.partitions
     state, level, reasons = _state(processor)
+    if processor.omitted:
+        total = counted(len(partitions) + processor.omitted, "partition")
+        reasons.append(f"only the first {len(partitions):,} of {total} are read; tidelog app status shows all")
     unfinished = sum(each.unfinished for each in partitions) if partitions else None
     return ProgramRow(
         "app", seen.app, processor.name, state, level, tuple(reasons), unfinished,

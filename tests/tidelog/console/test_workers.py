@@ -23,6 +23,7 @@ from tidelog.testing import Server
 from tidelog.topics import Topic
 from tidelog.workers import App, DeadLetter, Retry
 from tidelog.workers.coordination import declaration
+from tidelog.workers.coordination.declaration import AppDeclaration, DeclaredProcessor, DeclaredTimer
 
 pytestmark = pytest.mark.slow
 
@@ -143,6 +144,31 @@ def test_the_rights_of_the_program_suffice(tidelog_server: Server) -> None:
                 await orders.close()
 
         visit(tidelog_server, test)
+
+
+def test_a_declaration_can_be_large(tidelog_server: Server) -> None:
+    """Anybody with the right can write one. The pages show a part of it, and that it is one."""
+    add_user(tidelog_server, "ann")
+    processors = tuple(DeclaredProcessor(f"p{at}", "orders", f"shop.p{at}", "key") for at in range(300))
+    timers = tuple(DeclaredTimer(f"t{at}", 5.0) for at in range(300))
+    forged = AppDeclaration(1, "shop", processors, timers, {f"w{at}": 0 for at in range(5000)})
+    topic: Topic[Order] = Topic("orders", Order, partitions=100_000, url=tidelog_server.url)
+    with tidelog_server.client() as client:
+        client.redis.set("app:shop:declaration", msgspec.json.encode(forged))
+        run(client, programs.record("apps", "shop"))
+        run(client, topic.agree())
+    topic.close_sync()
+
+    async def test(visitor: Visitor, console: ConsoleServer) -> None:
+        await visitor.log_in()
+        _, text, _ = await visitor.get("/programs/app?name=shop")
+        assert text.count("only the first 40 of 100,000 partitions are read") == 100
+        assert "Only the first 100 of 300 processors are shown" in text
+        assert "Only the first 100 of 300 timers are shown" in text
+        _, text, _ = await visitor.get("/programs?kind=app")
+        assert "200 more processors" in text
+
+    visit(tidelog_server, test)
 
 
 def test_a_server_that_is_lost(tidelog_server: Server) -> None:

@@ -9,11 +9,12 @@ from collections.abc import AsyncIterator, Sequence
 from time import monotonic
 from typing import Any
 
+import msgspec
 from aiohttp import web
 
 from tidelog.client.steps import CallSender, Steps, arun
 from tidelog.console import live
-from tidelog.console.apps import ERRORS, PARTITIONS, AppReader, row_of, why
+from tidelog.console.apps import DECLARED, ERRORS, PARTITIONS, AppReader, row_of, why
 from tidelog.console.errors import PageError, page_error
 from tidelog.console.pages.operations import operate, start_of
 from tidelog.console.pages.programs import pause
@@ -143,11 +144,12 @@ class AppPages:
         declared = await self._declared(request, reader)
         try:
             seen, rates = await reader.status(declared)
-            timers = await arun(sender or session_of(request).connection, read_timers(declared))
+            shown = msgspec.structs.replace(declared, timers=declared.timers[:DECLARED])
+            timers = await arun(sender or session_of(request).connection, read_timers(shown))
         except (*REFUSED, *ERRORS) as error:
             raise _refused(error) from None
         processors = []
-        for each, known in zip(seen.processors, declared.processors, strict=True):
+        for each, known in zip(seen.processors, declared.processors, strict=False):  # the first DECLARED
             partitions = sorted(each.partitions, key=lambda one: (-one.unfinished, one.partition))[:PARTITIONS]
             processors.append({
                 "status": each, "declared": known, "row": row_of(seen, each, rates[each.name]),

@@ -1,15 +1,16 @@
 """The state of an app: members, owners and progress, read from the server regardless of who runs the workers.
 
-    read_status   reads everything, in a few round trips for all partitions together
+    read_status   reads everything, in a few round trips for each SLICE partitions
     throughput    compares two results
 
 Rule 1: it changes nothing on the server, and needs no worker.
 Rule 2: a result is not a consistent snapshot. The values of one partition are read together, those of others later.
+Rule 3: between two round trips, it computes at most a slice, so that it does not block an event loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -29,6 +30,7 @@ from tidelog.workers.declare.app_protocol import AppProtocol
 from tidelog.workers.execution.failures import ASIDE_MS
 
 PAGE: Final = 1000  # pending messages per page
+SLICE: Final = 500  # partitions: each takes about 25 us of CPU time, in five round trips
 NONE: Final = StreamId(0)
 
 
@@ -79,6 +81,7 @@ class ProcessorStatus:
     partitions: Sequence[PartitionStatus]
     halted: Mapping[str, Any] | None  # reason, time, worker; set if all partitions are paused
     dead_letters: Mapping[str, int | None]  # open ones by dead-letter queue; None: the topic can't be read
+    omitted: int = 0  # partitions that were not read, because of the limit of ``read_status``
 
     @property
     def alive(self) -> list[str]:
@@ -121,26 +124,48 @@ def _finished(processor: ProcessorStatus) -> int:
 
 
 # -- reading -------------------------------------------------------------------------------------------------
-def read_status(app: AppProtocol | AppDeclaration, names: Iterable[str] | None = None) -> Steps[AppStatus]:
-    """Read the status of these processors, or of all. Raises AppError if a processor does not exist."""
+def read_status(
+    app: AppProtocol | AppDeclaration, names: Iterable[str] | None = None, limit: int | None = None
+) -> Steps[AppStatus]:
+    """Read the status of these processors, or of all. Raises AppError if a processor does not exist.
+
+    ``limit``: partitions of all processors together that are read; each processor gets its first ones.
+    """
     wanted = declaration_of(app).select(names)
     (clock,) = checked((yield [strings.server_time()]))
+    existing = {}
+    for topic in {declared.topic: None for declared in wanted}:
+        settings = yield from known(topic)
+        existing[topic] = (settings.partitions or 0) if settings is not None else 0
+    counts = _limited([existing[declared.topic] for declared in wanted], limit)
     topics = {}
-    for declared in wanted:
-        name = declared.topic
-        if name not in topics:
-            topics[name] = yield from _topic(name, clock)
+    for name in existing:
+        largest = max(count for declared, count in zip(wanted, counts, strict=True) if declared.topic == name)
+        topics[name] = yield from _topic(name, largest, clock)
     leader = yield from _holders([keys.leader(app.name)])
     letters = {declared.name: [declared.dead_letters] if declared.dead_letters else [] for declared in wanted}
-    counts = yield from deadletters.open_counts(topic for found in letters.values() for topic in found)
+    open_letters = yield from deadletters.open_counts(topic for found in letters.values() for topic in found)
     processors: list[ProcessorStatus] = []
-    for declared in wanted:
-        found = yield from _processor(app.name, declared, topics[declared.topic])
-        found = replace(found, dead_letters={topic: counts[topic] for topic in letters[declared.name]})
+    for declared, count in zip(wanted, counts, strict=True):
+        found = yield from _processor(app.name, declared, topics[declared.topic], count)
+        found = replace(
+            found, dead_letters={topic: open_letters[topic] for topic in letters[declared.name]},
+            omitted=existing[declared.topic] - count,
+        )  # fmt: skip
         if declared.ordering == "none":
             found = replace(found, members=(yield from _workers(app.name)))
         processors += [found]
     return AppStatus(app.name, clock, leader[0], processors)
+
+
+def _limited(counts: Sequence[int], limit: int | None) -> list[int]:
+    """Return how many partitions of each processor are read: small ones in full, and large ones share the rest."""
+    found = list(counts)
+    left = sum(counts) if limit is None else limit
+    for number, at in enumerate(sorted(range(len(counts)), key=counts.__getitem__)):
+        found[at] = min(counts[at], left // (len(counts) - number))
+        left -= found[at]
+    return found
 
 
 @dataclass
@@ -152,54 +177,73 @@ class _Topic:
     groups: list[dict[bytes, GroupInfo]] = field(default_factory=list)
 
 
-def _topic(name: str, clock: int) -> Steps[_Topic]:
-    facts = yield from known(name)
-    streams = [f"{name}:{at}" for at in range(facts.partitions or 0)] if facts is not None else []
+def _topic(name: str, count: int, clock: int) -> Steps[_Topic]:
     found = _Topic(clock)
-    replies = yield [call for each in streams for call in (calls.tinfo(each), calls.tgroup_list(each))]
-    for info, groups in zip(replies[::2], replies[1::2], strict=True):
-        checked([groups])
-        if isinstance(info, Exception) and "no such key" not in str(info):
-            raise info
-        found.infos.append(None if isinstance(info, Exception) else info)
-        found.groups.append({group.name: group for group in groups})
+    for part in _slices(count):
+        streams = [f"{name}:{at}" for at in part]
+        replies = yield [call for each in streams for call in (calls.tinfo(each), calls.tgroup_list(each))]
+        for info, groups in zip(replies[::2], replies[1::2], strict=True):
+            checked([groups])
+            if isinstance(info, Exception) and "no such key" not in str(info):
+                raise info
+            found.infos.append(None if isinstance(info, Exception) else info)
+            found.groups.append({group.name: group for group in groups})
     return found
 
 
-def _processor(app: str, declared: DeclaredProcessor, topic: _Topic) -> Steps[ProcessorStatus]:
-    name, count = declared.name, len(topic.infos)
+def _slices(count: int) -> Iterator[range]:
+    """Return the numbers of the partitions, SLICE at a time."""
+    for start in range(0, count, SLICE):
+        yield range(start, min(start + SLICE, count))
+
+
+def _processor(app: str, declared: DeclaredProcessor, topic: _Topic, count: int) -> Steps[ProcessorStatus]:
+    name = declared.name
     document = yield from member_document.read(keys.members(app, name))
     paused = yield from pauses.read(pauses.paused_key(app, name))
-    parked_keys = [pauses.parked_key(app, name, at) for at in range(count)]
-    (parked,) = checked((yield [strings.mget(*parked_keys)]))
-    owners = yield from _holders([keys.owner(app, name, at) for at in range(count)])
     taking_part = yield from _members(app, document.members)
-    behind = yield from _behind(declared, topic)
     partitions: list[PartitionStatus] = []
-    for at, (lag, first, pending) in enumerate(behind):
-        info, group = topic.infos[at], topic.groups[at].get(declared.group.encode())
-        entries = pauses.decoded(parked[at], parked_keys[at])
-        aside = 0
-        if entries and pending.count:
-            aside = yield from _aside(declared, at, topic.clock)
-        oldest = min([each for each in (first, pending.lowest) if each is not None], default=None)
-        partitions += [PartitionStatus(
-            at, owners[at], document.owners[at] if at < len(document.owners) else None, lag,
-            max(0, topic.clock - oldest.ms) if oldest is not None else 0, pending.count, aside, entries,
-            paused.get(str(at)), group.offset if group is not None else None,
-            info.entries_added if info is not None else 0,
-        )]  # fmt: skip
+    for part in _slices(count):
+        partitions += yield from _partitions(app, declared, topic, document, paused, part)
     return ProcessorStatus(
         name, declared.topic, declared.ordering, taking_part, partitions, paused.get(pauses.ALL), {}
     )  # fmt: skip
 
 
-def _behind(declared: DeclaredProcessor, topic: _Topic) -> Steps[list[tuple[int, StreamId | None, PendingSummary]]]:
+def _partitions(
+    app: str, declared: DeclaredProcessor, topic: _Topic, document: member_document.MemberDocument,
+    paused: pauses.PauseEntries, part: range,
+) -> Steps[list[PartitionStatus]]:  # fmt: skip
+    name = declared.name
+    parked_keys = [pauses.parked_key(app, name, at) for at in part]
+    (parked,) = checked((yield [strings.mget(*parked_keys)]))
+    owners = yield from _holders([keys.owner(app, name, at) for at in part])
+    behind = yield from _behind(declared, topic, part)
+    found: list[PartitionStatus] = []
+    for at, owner, key, text, (lag, first, pending) in zip(part, owners, parked_keys, parked, behind, strict=True):
+        info, group = topic.infos[at], topic.groups[at].get(declared.group.encode())
+        entries = pauses.decoded(text, key)
+        aside = 0
+        if entries and pending.count:
+            aside = yield from _aside(declared, at, topic.clock)
+        oldest = min([each for each in (first, pending.lowest) if each is not None], default=None)
+        found += [PartitionStatus(
+            at, owner, document.owners[at] if at < len(document.owners) else None, lag,
+            max(0, topic.clock - oldest.ms) if oldest is not None else 0, pending.count, aside, entries,
+            paused.get(str(at)), group.offset if group is not None else None,
+            info.entries_added if info is not None else 0,
+        )]  # fmt: skip
+    return found
+
+
+def _behind(
+    declared: DeclaredProcessor, topic: _Topic, part: range
+) -> Steps[list[tuple[int, StreamId | None, PendingSummary]]]:
     """Return for each partition: the number of undelivered entries, the first of them, and the pending summary."""
     asked: list[Call[Any]] = []
     streams = []
-    for at, (info, groups) in enumerate(zip(topic.infos, topic.groups, strict=True)):
-        group = groups.get(declared.group.encode())
+    for at in part:
+        info, group = topic.infos[at], topic.groups[at].get(declared.group.encode())
         stream, offset = declared.stream(at), group.offset if group is not None else NONE
         streams.append((group is not None, info is not None and info.last > offset))
         if info is not None and info.last > offset:
@@ -243,7 +287,8 @@ def _members(app: str, document: Mapping[str, Member]) -> Steps[list[MemberStatu
 def _workers(app: str) -> Steps[list[MemberStatus]]:
     """Return all workers of an app: with ordering "none" there are no members, and any worker may read."""
     found = yield from declaration.read(app)
-    names = {} if found is None else found.workers
+    workers = [] if found is None else sorted(found.workers.items(), key=lambda each: each[1])
+    names = dict(workers[-declaration.WORKERS :])
     values = yield from _leases([keys.lease(app, name) for name in sorted(names)])
     ends = zip(sorted(names), values, strict=True)
     return [MemberStatus(name, names[name], 1, left) for name, (_, left) in ends if left]
