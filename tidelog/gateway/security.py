@@ -25,13 +25,12 @@ from tidelog.gateway.parameters import read_query
 from tidelog.gateway.site import GatewayCall, GatewayRoute, GatewaySite
 from tidelog.gateway.users import DEFAULT_USER, GatewayUser
 from tidelog.operating import cors
-from tidelog.operating.hostnames import host_name, is_local
+from tidelog.operating.hostnames import host_name, is_forwarded, is_local
 from tidelog.operating.httpaddress import handling
 
 log = logging.getLogger("tidelog.gateway")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-FORWARDED: Final = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE")
 
 
@@ -104,7 +103,7 @@ async def _authenticated(site: GatewaySite, request: web.Request) -> GatewayUser
         return await _log_in(site, name, password, request)
     if header:
         raise unauthorized("unknown-scheme", "Authorization must be Basic, with USER:PASSWORD, or Bearer with a token.")
-    if not site.local or any(name in request.headers for name in FORWARDED):
+    if not site.local or is_forwarded(request.headers):
         raise unauthorized("no-credentials", "Send the name and password of an ACL user (Basic authentication).")
     return await site.users.log_in(DEFAULT_USER, "", "")
 

@@ -9,7 +9,7 @@
     tables         tables, pairs, sizes and durations
     throughput     rates and dead letters of workers, jobs and flows
     watch          ``--watch``, ``--interval`` and ``--json`` of status commands
-    hostnames      which hosts only this machine can reach
+    hostnames      which requests come from this machine only
     loginfailures  the limit of failed logins of an address
     cors           access of pages of other origins
     listening      the options of programs that listen for HTTP: addresses, certificates

@@ -107,6 +107,10 @@ def test_the_default_user_has_no_password_on_this_machine_only(tidelog_server: S
         assert "NOAUTH" in text
 
     async def local(visitor: Visitor, console: ConsoleServer) -> None:
+        for name in ("X_Forwarded_For", "Forwarded", "Via", "X_Real_IP"):
+            form = {"user": "default", "password": ""}
+            status, text, _ = await visitor.post("/login", form, **{name: "192.0.2.1"})
+            assert (status, "A password is required" in text) == (403, True), name
         assert (await visitor.log_in("default", ""))[0] == 303
         assert (await visitor.get("/"))[0] == 200
 

@@ -1,7 +1,7 @@
 """Login and logout.
 
-Rule 1: a login without a password is possible only if the console listens on this machine only. A server whose default
-        user has no password, which trusts its own machine, would otherwise be open to other machines.
+Rule 1: a login without a password is possible only if the console listens on this machine only, and no proxy has
+        forwarded the request. Other machines could use a server whose default user has no password otherwise.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from tidelog.console.errors import LoginError, PageError, UnavailableError
 from tidelog.console.pages.site import ConsoleSite
 from tidelog.console.security import COOKIE, SESSION
 from tidelog.console.sessions import LIFETIME
+from tidelog.operating.hostnames import is_forwarded
 
 LONGEST_NAME: Final = 256  # characters
 UNPROTECTED: Final = (
-    "A password is required, because the console listens on an address that other machines can reach. If the server's"
-    " default user has no password, create a user with one: ACL SETUSER."
+    "A password is required, because other machines can reach the console. If the server's default user has no"
+    " password, create a user with one: ACL SETUSER."
 )
 
 
@@ -51,7 +52,7 @@ class LoginPages:
         if len(user) > LONGEST_NAME:  # a line of the audit log has the name
             raise PageError(400, f"The name of the user has more than {LONGEST_NAME} characters.")
         try:
-            if not password and not site.local:
+            if not password and (not site.local or is_forwarded(request.headers)):
                 raise LoginError(UNPROTECTED)
             session = await site.sessions.log_in(user, password, address)
         except LoginError as error:
