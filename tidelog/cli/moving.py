@@ -42,6 +42,8 @@ def _options(command: F) -> F:
                          help="End --follow when nothing was written for this long."),
             click.option("--resume", is_flag=True, help="Continue an interrupted copy."),
             click.option("--replace", is_flag=True, help="Delete keys that exist at the target."),
+            click.option("--no-delayed", "delayed", is_flag=True, flag_value=False, default=True,
+                         help="Do not copy delayed entries (from tidelog to tidelog)."),
             click.option("--no-verify-content", "verify_content", is_flag=True, flag_value=False, default=True,
                          help="Compare counts, IDs, and groups, but not the entries."),
             click.option("--page", type=click.IntRange(1, 100_000), default=PAGE, show_default=True,
@@ -72,7 +74,8 @@ def import_command(redis_url: str, url: str, **options: Any) -> None:
 
     Streams are copied with their IDs, entries, last ID, counters, and expiry time. Groups are copied with their
     positions, consumers, and pending entries, including owner, number of deliveries, and time of the last delivery.
-    Strings are copied with their expiry time. Keys of other types are listed and not copied.
+    Strings are copied with their expiry time. Keys of other types are listed and not copied. Between tidelog servers,
+    delayed entries are copied at the end. Use --no-delayed if the source stays in use after this copy.
 
     \b
     exit code 0   both servers have the same data
@@ -261,6 +264,8 @@ def _lines(outcome: CopyOutcome) -> Iterator[str]:
                 yield f"{printable(text(each.moved.key))}: {printable(line)}"
     if outcome.strings:
         yield counted(outcome.strings, "string")
+    if copied := sum(each.moved.delayed for each in outcome.streams):
+        yield counted(copied, "delayed entry")
     for line in outcome.string_differences[:LISTED]:
         yield printable(line)
     if len(outcome.string_differences) > LISTED:

@@ -11,6 +11,7 @@ Both servers are accessed with Redis's own commands, so each of them can be a Re
     groups     copies groups, their consumers, and pending entries
     merged     merges two ordered lists
     strings    copies strings with their expiry times
+    delayed    copies the delayed entries of streams, from tidelog to tidelog
     streams    copies or updates one stream
     compared   compares the two servers
     following  repeated updates, until the writers have stopped

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from tidelog.client.entries import StreamId
-from tidelog.moving import compared, descriptions, inventory, strings
+from tidelog.moving import compared, delayed, descriptions, inventory, strings
 from tidelog.moving.compared import Compared
+from tidelog.moving.delayed import DelayedLists
 from tidelog.moving.descriptions import dashed, text
 from tidelog.moving.endpoints import Endpoint, different_servers
 from tidelog.moving.errors import CommandRefusedError, MovingError
@@ -18,10 +19,12 @@ from tidelog.moving.inventory import STREAM, STRING, Inventory
 from tidelog.moving.outcome import CopyOutcome, ProgressListener, StreamOutcome
 from tidelog.moving.streams import CopiedStream, Streams
 from tidelog.operating.tables import counted
+from tidelog.transport.errors import is_denied, is_temporary
 
 PAGE: Final = 1000  # entries per command
 PASSES: Final = 5  # exact passes after following, until the source is unchanged
 SHOWN: Final = 10  # keys that an error names
+DELAYED_CHANGES: Final = "the stream or its delayed entries were changed at the source since"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,7 @@ class Plan:
     resume: bool = False  # continue streams that exist at the target
     follow: bool = False
     until_idle: float | None = None  # seconds
+    delayed: bool = True  # copy delayed entries, if both servers are tidelog servers
     verify_content: bool = True
 
 
@@ -51,7 +55,8 @@ def move(plan: Plan, watch: ProgressListener, stopping: Callable[[], bool]) -> C
     try:
         target = Endpoint("target", plan.target, plan.target_password)
         try:
-            outcome = _Move(plan, source, target, watch).run(stopping)
+            with DelayedLists() as lists:
+                outcome = _Move(plan, source, target, watch, lists).run(stopping)
         finally:
             target.close()
     finally:
@@ -61,13 +66,18 @@ def move(plan: Plan, watch: ProgressListener, stopping: Callable[[], bool]) -> C
 
 
 class _Move:
-    def __init__(self, plan: Plan, source: Endpoint, target: Endpoint, watch: ProgressListener) -> None:
+    def __init__(
+        self, plan: Plan, source: Endpoint, target: Endpoint, watch: ProgressListener, lists: DelayedLists
+    ) -> None:
         self._plan = plan
         self._source = source
         self._target = target
         self._watch = watch
         self._streams = Streams(source, target, plan.page)
         self._moved: dict[bytes, CopiedStream] = {}
+        self._lists = lists
+        self._listed = False  # the delayed entries of the source are in the lists
+        self._unknown = ""  # why the delayed entries of the source are not known
         self._outcome = CopyOutcome(f"{source.place} ({source.name})", f"{target.place} ({target.name})")
 
     def run(self, stopping: Callable[[], bool]) -> CopyOutcome:
@@ -85,6 +95,9 @@ class _Move:
             self._follow(names, stopping)
         else:
             self._compare()
+            if outcome.verdict == "same":
+                self._list_delayed()
+        self._send_delayed()
         self._retain()
         self._note()
         return outcome
@@ -157,7 +170,9 @@ class _Move:
         for _ in range(PASSES):
             follower.attempt(lambda: follower.round(exact=True), lambda: False)
             follower.attempt(self._compare, lambda: False)
-            if self._outcome.verdict in ("same", "not compared"):
+            if self._outcome.verdict == "same":
+                follower.attempt(self._list_delayed, lambda: False)
+            if self._outcome.verdict == "same":
                 return
 
     def _compare(self) -> None:
@@ -179,6 +194,84 @@ class _Move:
                 raise
             return Compared(source_changes=[f"it was changed while it was compared: {error.text}"])
 
+    # -- delayed entries ---------------------------------------------------------------------------------------
+    @property
+    def _with_delayed(self) -> bool:
+        return self._plan.delayed and self._source.tidelog and self._target.tidelog
+
+    def _list_delayed(self) -> None:
+        """Read the delayed entries of the source. Streams that changed since the comparison get that verdict."""
+        self._lists.clear()
+        self._listed = False
+        if not self._with_delayed:
+            return
+        for each in self._outcome.streams:
+            moved = each.moved
+            if moved.here is None or each.found is None:
+                continue
+            try:
+                taken = self._lists.take(self._source, moved.key, moved.here.last)
+            except CommandRefusedError as error:
+                if is_temporary(error.text):
+                    raise
+                if is_denied(error.text) or "unknown command" in error.text:
+                    self._unknown = str(error)
+                    return
+                each.found.differences.append(f"the delayed entries can't be read: {error}")
+                continue
+            if not taken:
+                each.found.source_changes.append(DELAYED_CHANGES)
+        self._listed = self._outcome.verdict == "same"
+
+    def _send_delayed(self) -> None:
+        """Add the delayed entries at the target, compare them, and then look for changes at the source.
+
+        A lost connection is not retried: entries that the target has delivered might be added again.
+        """
+        if not self._listed:
+            return
+        found = {each.moved.key: each.found for each in self._outcome.streams if each.found is not None}
+        if number := sum(each.number for each in self._lists.lists):
+            self._watch.report(f"copying {counted(number, 'delayed entry')}: from now on, the target delivers them")
+        for each in self._lists.lists:
+            try:
+                self._lists.send(self._target, each)
+                self._moved[each.key].delayed = each.number
+                found[each.key].differences += self._lists.differences(
+                    self._target, each, self._plan.verify_content
+                )  # fmt: skip
+            except CommandRefusedError as error:
+                found[each.key].differences.append(f"the delayed entries were not copied completely: {error}")
+        for each in self._lists.lists:
+            if not delayed.unchanged(self._source, each):
+                found[each.key].source_changes.append(DELAYED_CHANGES)
+
+    def _not_delayed(self) -> Iterator[str]:
+        """Yield a note about delayed entries that were not copied."""
+        if self._unknown:
+            yield f"the delayed entries of the source are not known, and were not copied: {self._unknown}"
+            return
+        if self._listed:
+            return
+        try:
+            number = sum(self._source.ask("TDELAY", key, "COUNT") for key in self._moved)
+        except CommandRefusedError as error:
+            yield f"the number of delayed entries of the source is not known: {error}"
+            return
+        if not number:
+            return
+        text = f"not copied: {counted(number, 'delayed entry')} of the source"
+        if self._with_delayed:
+            yield f"{text}. They are copied after a comparison without differences: run the command with --resume"
+        elif self._target.tidelog:
+            yield f"{text} (--no-delayed). To copy them at the end, run the command with --resume"
+        else:
+            yield (
+                f"{text}. Keep the source, and copy again after they have joined their streams, or list them with"
+                " TDELAY LIST and add them at the target"
+            )
+
+    # -- what is set last --------------------------------------------------------------------------------------
     def _retain(self) -> None:
         """Set the retention policies at the target. The copy is complete, so a refusal is only noted."""
         without = 0
@@ -215,15 +308,7 @@ class _Move:
                     )
             except CommandRefusedError as error:  # the copy is complete; a missing detail is not a reason to fail
                 notes.append(f"whether groups of the source expire without readers is not known: {error}")
-            try:
-                if delayed := sum(self._source.ask("TDELAY", key, "COUNT") for key in self._moved):
-                    notes.append(
-                        f"not copied: {counted(delayed, 'delayed entry')} of the source. Keep the source, and copy"
-                        " again after they have joined their streams, or list them with TDELAY LIST and add them at the"
-                        " target"
-                    )
-            except CommandRefusedError as error:
-                notes.append(f"the number of delayed entries of the source is not known: {error}")
+            notes += self._not_delayed()
 
     def _with_ttl(self) -> int:
         count = 0

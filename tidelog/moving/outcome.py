@@ -58,6 +58,7 @@ class StreamOutcome:
             "consumers": moved.carried.consumers,
             "pending": moved.carried.pending,
             "pending_gone": moved.carried.gone,
+            "delayed": moved.delayed,
             "digest": found.digest or None if found is not None else None,
             "differences": found.differences if found is not None else [],
             "source_changes": found.source_changes if found is not None else [],
@@ -101,4 +102,3 @@ class CopyOutcome:
             },
             "notes": self.notes,
         }
-

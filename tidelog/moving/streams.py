@@ -6,10 +6,11 @@ XINFO at the source      again, together with the groups, in one step
 XRANGE -> XADD           entries that arrived since
 XTRIM, XSETID, expiry    as described in that step
 groups                   as described in that step
-TCFG RETAIN              after the comparison
+TDELAY, TCFG RETAIN      after the comparison
 
 Rule 1: the target does not evict on its own until the copy is complete: a retention policy would evict entries that the
         source has, because the clocks and the positions of the groups differ.
+Rule 2: nor does it deliver delayed entries. Those of an earlier copy are cancelled first.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tidelog.client.entries import StreamId
-from tidelog.moving import descriptions, entries, groups, pages
+from tidelog.moving import delayed, descriptions, entries, groups, pages
 from tidelog.moving.descriptions import NEVER, ZERO, StreamDescription, after, dashed, text
 from tidelog.moving.endpoints import Command, Endpoint
 from tidelog.moving.entries import Appender
@@ -39,6 +40,7 @@ class CopiedStream:
     here: StreamDescription | None = None  # the description of the source to which the target is equal
     tried: StreamId = ZERO  # entries up to this ID may be at the target
     carried: Carried = field(default_factory=Carried)
+    delayed: int = 0  # delayed entries that were copied
     missing: int = 0  # entries that cannot be appended at the target any more
 
 
@@ -109,6 +111,8 @@ class Streams:
             there, moved.here, moved.carried = None, None, Carried()
         if there is not None and there.retain:
             self.target.ask("TCFG", key, "RETAIN", "NONE")
+        if there is not None and moved.here is None:
+            self._cancel_delayed(key)
         begin = there.last if there is not None else ZERO
         moved.tried = max(moved.tried, here.last)
         copied = self._copy(key, here, begin, progress)
@@ -132,6 +136,16 @@ class Streams:
         moved.carried = groups.carry(self.source, self.target, key, again, there, before)
         moved.here = again
         return changed | moved.carried.changed
+
+    def _cancel_delayed(self, key: bytes) -> None:
+        """Cancel the delayed entries of an earlier copy: the target must not deliver them."""
+        if not self.source.tidelog or not self.target.tidelog:
+            return
+        try:
+            delayed.cancel(self.target, key)
+        except CommandRefusedError as error:
+            if "unknown command" not in error.text:  # a version without delayed entries has none
+                raise
 
     def _is_another(self, moved: CopiedStream, here: StreamDescription, there: StreamDescription) -> bool:
         """Return whether the stream of the source was deleted and recreated since the copy."""
