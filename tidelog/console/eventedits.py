@@ -104,7 +104,7 @@ def parse(given: Mapping[str, Sequence[str]]) -> list[tuple[bytes, bytes]]:
         if name or value:
             pairs.append((_bytes(name, name_form, name), _bytes(value, form, name)))
     if sum(len(name) + len(value) for name, value in pairs) > EDITABLE:
-        raise PageError(413, f"An edited event has up to {EDITABLE:,} bytes.")
+        raise PageError(413, f"An edited event can have at most {EDITABLE:,} bytes.")
     return pairs
 
 
