@@ -31,18 +31,18 @@ _port = click.IntRange(1, 65535)
 @click.option("--console-port", type=_port, help="Port of the console. Default: 9899, or the next free one.")
 @click.option("--open", "opens", is_flag=True, help="Open the console in a browser.")
 def quickstart(directory: Path, temporary: bool, port: int | None, console_port: int | None, opens: bool) -> None:
-    """Start a server with sample data, and a console that shows it, until Ctrl-C.
+    """Run a server with sample data, and a console for it, until Ctrl-C.
 
     \b
       tidelog quickstart                then open http://127.0.0.1:9899
       tidelog quickstart --temporary    leave nothing on the disk
 
     The sample data is a shop: a topic with orders, a worker that bills them, dead letters, a consumer group with lag
-    and pending messages, and a bounded stream. New entries are appended every second. The page "Next steps" of the
-    console shows what to try.
+    and pending messages, and a stream with a retention policy. New entries are appended every second. The page "Next
+    steps" of the console shows what to try.
 
-    Server and console listen on the loopback interface only. A second start with the same directory continues with its
-    data. All programs end with this one.
+    The server and the console listen on the loopback interface only. A second start with the same directory continues
+    with its data. Ctrl-C stops all programs.
     """
     source = click.get_current_context().get_parameter_source("directory")
     if temporary and source is not None and source.name != "DEFAULT":
