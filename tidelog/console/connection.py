@@ -19,7 +19,7 @@ import redis
 
 from tidelog.console.errors import LoginError, SessionEndedError, UnavailableError
 from tidelog.transport.access import Access
-from tidelog.transport.asyncconnection import AsyncConnection, LostError, connect_to_leader
+from tidelog.transport.asyncconnection import AsyncConnection, LostError, connect_to_leader, needs_no_password
 from tidelog.transport.call import Call, Value, checked, fill_in, is_sent
 from tidelog.transport.errors import is_denied, message_of
 
@@ -52,6 +52,15 @@ class UserConnection:
             await self._opened()
         except SessionEndedError as error:
             raise LoginError(str(error)) from None
+
+    async def needs_no_password(self) -> bool:
+        """Return whether the server accepts any password for this user, the default user. Raises UnavailableError."""
+        if self.user != DEFAULT_USER:
+            return False
+        try:
+            return await needs_no_password(self._access, NAME)
+        except (OSError, TimeoutError) as error:
+            raise UnavailableError(f"no answer from {self._access.places}: {error or 'timeout'}") from None
 
     async def read(self, *calls: Call[Any]) -> list[Any]:
         """Send calls that change nothing. Returns their results; an error reply takes the place of its result.

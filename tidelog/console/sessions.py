@@ -24,6 +24,10 @@ IDLE: Final = 30 * 60.0  # s
 LIFETIME: Final = 12 * 3600.0  # s
 PER_USER: Final = 20
 TOTAL: Final = 500
+UNPROTECTED: Final = (
+    "A password is required, because other machines can reach the console. If the server's default user has no"
+    " password, create a user with one: ACL SETUSER."
+)
 
 
 @dataclass(eq=False)
@@ -58,8 +62,11 @@ class ConsoleSessions:
         self._expire()
         return iter(sorted(self._sessions.values(), key=lambda each: each.used, reverse=True))
 
-    async def log_in(self, user: str, password: str, address: str) -> ConsoleSession:
-        """Start a session. Raises LoginError if the user is refused, UnavailableError if the server is."""
+    async def log_in(self, user: str, password: str, address: str, on_machine: bool = True) -> ConsoleSession:
+        """Start a session. Raises LoginError if the user is refused, UnavailableError if the server is.
+
+        on_machine: the browser is on this machine, so the default user needs no password.
+        """
         self._expire()
         if len(self._sessions) >= TOTAL:
             raise UnavailableError(f"{TOTAL} users are logged in, which is the limit. Try again later.")
@@ -68,6 +75,12 @@ class ConsoleSessions:
         connection = UserConnection(self._access, user, password)
         with self._failures.attempt(address, LoginError):
             await connection.log_in()
+            try:
+                if not on_machine and await connection.needs_no_password():
+                    raise LoginError(UNPROTECTED)
+            except BaseException:
+                connection.close()
+                raise
         now = self._clock()
         session = ConsoleSession(
             secrets.token_urlsafe(32), secrets.token_urlsafe(32), user, address, connection, now, now

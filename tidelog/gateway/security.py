@@ -1,8 +1,8 @@
 """Which requests are served, as which user, and how errors become responses.
 
 Rule 1: a request names its user by Basic authentication, or by a token. Without either, it is a request of the default
-        user without a password, which is possible only if the gateway listens on this machine only, and no proxy has
-        forwarded the request.
+        user without a password. Requests of this user are possible only if the gateway listens on this machine only,
+        and no proxy has forwarded the request, also if they have a password: the server accepts any.
 Rule 2: if the gateway listens on this machine only, ``Host`` must be a name of this machine. A foreign name that
         resolves to this machine (DNS rebinding) is rejected.
 Rule 3: a browser sends requests to this machine for pages of any site, with credentials that it has stored. A request
@@ -95,15 +95,15 @@ async def _authenticated(site: GatewaySite, request: web.Request) -> GatewayUser
     """Return the user of a request (Rule 1)."""
     header = request.headers.get("Authorization", "")
     scheme, _, credentials = header.partition(" ")
+    on_machine = site.local and not is_forwarded(request.headers)
     if scheme.lower() == "basic":
-        name, password = _basic(credentials)
-        if name == DEFAULT_USER and not password and not site.local:
-            text = "Without a password, the default user has access only on the machine of the gateway."
-            raise unauthorized("no-password", text)
-        return await _log_in(site, name, password, request)
+        user = await _log_in(site, *_basic(credentials), request)
+        if user.open_to_all and not on_machine:
+            raise unauthorized("no-password", "The default user without a password has access on the machine only.")
+        return user
     if header:
         raise unauthorized("unknown-scheme", "Authorization must be Basic, with USER:PASSWORD, or Bearer with a token.")
-    if not site.local or is_forwarded(request.headers):
+    if not on_machine:
         raise unauthorized("no-credentials", "Send the name and password of an ACL user (Basic authentication).")
     return await site.users.log_in(DEFAULT_USER, "", "")
 

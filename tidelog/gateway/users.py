@@ -4,6 +4,7 @@ Rule 1: the server decides everything. A request is executed on a connection of 
 Rule 2: a name and a password are verified by a login on the server, and again after VERIFIED seconds. In the meantime,
         a keyed digest of the password identifies the user. The password is stored only here, because each new
         connection needs it, and only while the user is in use.
+        The server accepts any password for a default user without one, so the gateway checks whether it has one.
 Rule 3: failed logins of an address are limited. Users that the gateway already knows are not affected.
 Rule 4: a request has a connection of its own while it is executed, so that an error of the connection concerns no other
         request. A user has at most CONNECTIONS of them for requests; further requests wait.
@@ -32,7 +33,7 @@ from tidelog.gateway.limits import READS, USERS
 from tidelog.operating.loginfailures import FAILURES, WINDOW, LoginFailures
 from tidelog.operating.tasks import BackgroundTasks
 from tidelog.transport.access import Access
-from tidelog.transport.asyncconnection import AsyncConnection, LostError, connect_to_leader
+from tidelog.transport.asyncconnection import AsyncConnection, LostError, connect_to_leader, needs_no_password
 from tidelog.transport.backoff import Backoff, Delays
 from tidelog.transport.call import Call, plain
 from tidelog.transport.errors import is_temporary
@@ -64,6 +65,7 @@ class GatewayUser:
         self._idle: list[AsyncConnection] = []
         self._verifying = asyncio.Lock()
         self.closed = False
+        self.open_to_all = given is None  # the server accepts this user without a password; determined by ``verify``
         self.verified = -VERIFIED  # monotonic: the last login
         self._unanswered = -math.inf  # monotonic: when the server did not answer a login
         self.used = monotonic()
@@ -84,6 +86,8 @@ class GatewayUser:
                 raise ServerUnavailableError("the server does not answer")
             try:
                 connection = await self.open()
+                if self.name == DEFAULT_USER and self._access.password is not None:
+                    self.open_to_all = await self._needs_no_password()
             except ServerUnavailableError:
                 self._unanswered = monotonic()
                 raise
@@ -105,6 +109,12 @@ class GatewayUser:
             raise problem_of(error) from None
         except (OSError, TimeoutError) as error:
             raise ServerUnavailableError(f"no answer from {self._access.places}: {error or 'timeout'}") from None
+
+    async def _needs_no_password(self) -> bool:
+        try:
+            return await needs_no_password(self._access, NAME)
+        except (OSError, TimeoutError) as error:
+            raise ServerUnavailableError(str(error) or "timeout") from None
 
     async def repeat(self, *calls: Call[Any]) -> list[Any]:
         """Send calls that can be repeated (Rule 5). Returns their results, including error replies.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import hiredis
@@ -21,7 +21,7 @@ import redis
 from tidelog.transport.access import Access, without_credentials
 from tidelog.transport.call import Call, checked, fill_in, is_sent, read_one
 from tidelog.transport.connection import MULTISLOT, greeting, tls_context
-from tidelog.transport.errors import ReplyError, is_temporary, translated
+from tidelog.transport.errors import ReplyError, is_temporary, message_of, translated
 from tidelog.transport.leader import leader_url
 
 
@@ -184,3 +184,18 @@ async def connect_to_leader(access: Access, name: str) -> AsyncConnection:
                 raise ConnectionError(str(error)) from None
             raise redis.ResponseError(str(error)) from None
     return await connect(access, url, name)
+
+
+async def needs_no_password(access: Access, name: str) -> bool:
+    """Return whether the server's default user has no password. The server then accepts any password for this user.
+
+    Raises OSError if no leader answers or it can't serve requests now.
+    """
+    try:
+        connection = await connect_to_leader(replace(access, password=None), name)
+    except redis.ResponseError as error:
+        if is_temporary(error):
+            raise ConnectionError(str(error)) from None
+        return not message_of(error).startswith("NOAUTH")
+    connection.close()
+    return True

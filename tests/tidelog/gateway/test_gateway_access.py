@@ -133,7 +133,16 @@ def test_other_machines_need_credentials(tidelog_server: Server) -> None:
     async def test(caller: Caller, gateway: GatewayServer) -> None:
         caller.url = caller.url.replace("0.0.0.0", "127.0.0.1")
         assert (await caller.get(S))[1]["code"] == "no-credentials"
-        assert (await caller.as_user("default", "").get(S))[1]["code"] == "no-password"
+        for password in ("", "any"):  # the server accepts any password for a user without one
+            assert (await caller.as_user("default", password).get(S))[1]["code"] == "no-password"
+        with tidelog_server.client() as client:
+            client.redis.config_set("requirepass", "secret")
+        try:
+            assert (await caller.as_user("default", "secret").get(S))[0] == 200
+            assert (await caller.as_user("default", "any").get(S))[0] == 401
+        finally:
+            with tidelog_server.client(password="secret") as client:
+                client.redis.config_set("requirepass", "")
         add_user(tidelog_server, "ann")
         assert (await caller.as_user("ann").get(S, Host="gateway.example.org"))[0] == 200
 

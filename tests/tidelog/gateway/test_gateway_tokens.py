@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,10 @@ def test_a_forwarded_request_needs_credentials(gateway: Any) -> None:
     assert gateway("GET", S)[0] == 200
     for name in ("X_Forwarded_For", "Forwarded", "Via", "X_Real_IP"):
         assert gateway("GET", S, **{name: "x"})[1]["code"] == "no-credentials"
+        for credentials in (b"default:", b":", b"default:any"):
+            basic = "Basic " + base64.b64encode(credentials).decode()
+            assert gateway("GET", S, Authorization=basic)[0] == 200
+            assert gateway("GET", S, Authorization=basic, **{name: "x"})[1]["code"] == "no-password"
 
 
 def test_the_openapi_document(gateway: Any) -> None:

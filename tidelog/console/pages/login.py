@@ -1,7 +1,8 @@
 """Login and logout.
 
 Rule 1: a login without a password is possible only if the console listens on this machine only, and no proxy has
-        forwarded the request. Other machines could use a server whose default user has no password otherwise.
+        forwarded the request. Other machines could use a server whose default user has no password otherwise. Such a
+        server accepts any password for this user, so a login with a password is checked, too.
 """
 
 from __future__ import annotations
@@ -15,14 +16,10 @@ from tidelog.console.connection import DEFAULT_USER
 from tidelog.console.errors import LoginError, PageError, UnavailableError
 from tidelog.console.pages.site import ConsoleSite
 from tidelog.console.security import COOKIE, SESSION
-from tidelog.console.sessions import LIFETIME
+from tidelog.console.sessions import LIFETIME, UNPROTECTED
 from tidelog.operating.hostnames import is_forwarded
 
 LONGEST_NAME: Final = 256  # characters
-UNPROTECTED: Final = (
-    "A password is required, because other machines can reach the console. If the server's default user has no"
-    " password, create a user with one: ACL SETUSER."
-)
 
 
 def routes(site: ConsoleSite) -> Sequence[web.RouteDef]:
@@ -52,9 +49,10 @@ class LoginPages:
         if len(user) > LONGEST_NAME:  # a line of the audit log has the name
             raise PageError(400, f"The name of the user has more than {LONGEST_NAME} characters.")
         try:
-            if not password and (not site.local or is_forwarded(request.headers)):
+            on_machine = site.local and not is_forwarded(request.headers)
+            if not password and not on_machine:
                 raise LoginError(UNPROTECTED)
-            session = await site.sessions.log_in(user, password, address)
+            session = await site.sessions.log_in(user, password, address, on_machine)
         except LoginError as error:
             site.audit.write(user, address, "login", result=str(error))
             return self._form(request, str(error), user, 403)
