@@ -87,6 +87,7 @@ def run(commands: str, checkout: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_the_tutorials_work(tmp_path: Path) -> None:
     assert len(TUTORIALS) == len(re.findall(r"^## Your first", PAGE, re.MULTILINE)) >= 2
     checkout = tmp_path / "checkout"
