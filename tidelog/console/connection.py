@@ -2,7 +2,7 @@
 
 Rule 1: it logs in as the user on each new connection. The password is stored only here, until ``close``.
 Rule 2: a lost connection is reopened with the next request, at most once for each request. Only calls that read are
-        repeated; a call that writes may have been executed.
+        repeated, if the loss is noticed before ANSWER_MS have passed; a call that writes may have been executed.
 Rule 3: a call that is repeated periodically uses ``poll``. If the ACL denies it, it is not sent again for DENIED,
         because each denial is counted in INFO and recorded in ACL LOG.
 Rule 4: several requests share the connection. Calls that wait on the server use ``open_another``.
@@ -18,13 +18,14 @@ from typing import Any, Final
 import redis
 
 from tidelog.console.errors import LoginError, SessionEndedError, UnavailableError
+from tidelog.operating.tables import counted
 from tidelog.transport.access import Access
 from tidelog.transport.asyncconnection import AsyncConnection, LostError, connect_to_leader, needs_no_password
 from tidelog.transport.call import Call, Value, checked, fill_in, is_sent
 from tidelog.transport.errors import is_denied, message_of
 
 NAME: Final = "tidelog-console"  # of the connections, in CLIENT LIST
-ANSWER_MS: Final = 10_000  # timeout of connecting and of each reply
+ANSWER_MS: Final = 10_000  # timeout of connecting, of each reply, and of calls that read, with their repetition
 DEFAULT_USER: Final = "default"
 AT_ONCE: Final = 200  # calls that are sent together: packing and parsing them takes about 10 ms
 DENIED: Final = 60.0  # s
@@ -74,13 +75,16 @@ class UserConnection:
 
     async def _read(self, calls: tuple[Call[Any], ...]) -> list[Any]:
         try:
-            return await self._send(calls)
-        except LostError:
-            pass
-        try:
-            return await self._send(calls)
+            async with asyncio.timeout(ANSWER_MS / 1000):
+                try:
+                    return await self._send(calls)
+                except LostError:
+                    return await self._send(calls)
         except LostError as error:
             raise UnavailableError(str(error)) from None
+        except TimeoutError:
+            seconds = counted(ANSWER_MS // 1000, "second")
+            raise UnavailableError(f"no answer from {self._access.places} within {seconds}") from None
 
     async def poll(self, *calls: Call[Any]) -> list[Any]:
         """Send calls as ``read`` does, without those that were denied recently (Rule 3)."""

@@ -124,6 +124,8 @@ def test_append_and_follow(bench: ConsoleBench) -> None:
             await page.go(f"{bench.console.url}/streams/stream?key=live")
             await page.click("#follow")
             await page.until(LIVE)
+            await page.run("banner('The server did not answer.')")
+            await page.until("document.querySelector('#banner').hidden")  # without a new entry, too
             client.tappend("live", {"n": EVIL})
             await page.until(f"{ROWS} === 3 && document.querySelector('#entries').textContent.includes('onerror')")
             client.tmappend("live", ["n"], [(n,) for n in range(700)])

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
+import signal
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -15,6 +18,7 @@ from tests.tidelog.rightskit import granted
 from tests.tidelog.workers.workerkit import working
 from tests.waiting import until
 from tidelog.client.steps import run
+from tidelog.console import connection
 from tidelog.console.application import ConsoleServer
 from tidelog.console.errors import UnavailableError
 from tidelog.console.programs import some
@@ -195,6 +199,26 @@ def test_a_server_that_is_lost(tidelog_server: Server) -> None:
         tidelog_server.start()
         add_user(tidelog_server, "ann")  # users that were created at run time are not stored
         assert [(await visitor.get(path))[0] for path in paths] == [200, 200, 404, 404, 200]
+
+    visit(tidelog_server, test)
+
+
+def test_a_server_that_hangs(tidelog_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A live page reports it after one timeout: no time is left for a repetition over another connection."""
+    monkeypatch.setattr(connection, "ANSWER_MS", 1000)
+    add_user(tidelog_server, "ann")
+
+    async def test(visitor: Visitor, console: ConsoleServer) -> None:
+        await visitor.log_in()
+        os.kill(tidelog_server.pid, signal.SIGSTOP)
+        try:
+            for path in ("/overview/live", "/programs/live"):
+                status, text, _ = await visitor.get(path, Accept="text/event-stream")
+                assert status == 200
+                assert re.search(r'event: problem\ndata: "no answer from \S+ within 1 second"\n\n$', text)
+        finally:
+            os.kill(tidelog_server.pid, signal.SIGCONT)
+        assert (await visitor.get("/programs"))[0] == 200
 
     visit(tidelog_server, test)
 

@@ -109,8 +109,13 @@ class Follower {
     this.source?.close();
     const source = (this.source = new EventSource(`${this.button.dataset.url}&after=${this.body.dataset.last}`));
     this.show("", "connecting");
-    source.addEventListener("entries", (event) => { this.show("live", "live"); this.add(JSON.parse(event.data)); });
-    source.addEventListener("idle", () => this.show("live", "live"));
+    for (const name of ["entries", "idle"]) {
+      source.addEventListener(name, (event) => {
+        banner("");
+        this.show("live", "live");
+        if (name === "entries") this.add(JSON.parse(event.data));
+      });
+    }
     source.addEventListener("ended", () => location.assign("/login"));
     for (const name of ["problem", "refused"]) {
       source.addEventListener(name, (event) => {
@@ -129,7 +134,6 @@ class Follower {
   }
 
   add({ rows, skipped, last }) {
-    banner("");
     htmx.swap(this.body, rows, { swapStyle: "afterbegin" });
     while (this.body.children.length > SHOWN) this.body.lastElementChild.remove();
     this.body.dataset.last = last;
