@@ -44,6 +44,7 @@ from storage.nodes.coded import is_coded
 from storage.nodes.compaction import compacted
 from storage.nodes.packed import new_decompressor
 from storage.streams.capture import Capture, StreamCapture
+from storage.streams.indexlog import META as CHANGES_META
 from storage.streams.metadata import plain
 
 TOGETHER = 256  # number of sids that are sorted together
@@ -54,6 +55,11 @@ def is_plain(capture: Capture) -> bool:
     return not any(
         plain(stream.meta)[:1] == b"\2" or stream.tombstones or stream.producers for stream in capture.streams
     ) and not any(meta[:1] == b"\2" for _, _, meta, _ in capture.groups)
+
+
+def has_index_changes(capture: Capture) -> bool:
+    """Return whether a capture has changes of an index of delayed entries, which earlier versions can't read."""
+    return any(meta == CHANGES_META for _, _, meta, _ in capture.groups)
 
 
 class Checkpoint:

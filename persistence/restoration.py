@@ -70,6 +70,7 @@ class Restoration:
         self._ks = ks
         self._keys = keys
         self._found = StoreContent()
+        self.index_changes = False  # whether there are changes of an index of delayed entries
 
     def run(self, claimed: StoreContent | None) -> tuple[int, int, int]:
         """Restore, and return the numbers of (streams, nodes, strings).
@@ -139,6 +140,7 @@ class Restoration:
             if sid not in companions:
                 self._ks.restore_group(of, name, meta, rest)
             elif name:
+                self.index_changes = True
                 companions[sid].restore_changes(name, meta, rest)
             else:
                 companions[sid].restore(meta, rest)

@@ -19,7 +19,7 @@ from struct import Struct
 
 import lmdb
 
-from persistence.checkpoint import Checkpoint, is_plain
+from persistence.checkpoint import Checkpoint, has_index_changes, is_plain
 from persistence.checksums import COUNTED, StoreContent
 from persistence.fileidentity import OpenFile, disk_bytes
 from persistence.layout import (
@@ -138,6 +138,7 @@ class Store:
                     self.offset = self._read_meta(txn)
                     self._nodes = self._node_version(txn)
                     self._shifted = self._number(txn, b"away", I64) is not None
+            self._index_changes = False  # set by restore() and write()
             self.view = View(self)
         except BaseException:
             self.env.close()
@@ -166,7 +167,7 @@ class Store:
     @property
     def format(self) -> int:
         """The format that a server must know to read the store (see ``storecopy``). Any thread."""
-        return format_of(self._nodes, self.plain, self._shifted)
+        return format_of(self._nodes, self.plain, self._shifted, self._index_changes)
 
     def _node_version(self, txn: lmdb.Transaction) -> int:
         """Return the highest version of a node in the store. Raises CorruptError if it is unknown."""
@@ -257,7 +258,7 @@ class Store:
                 # Not self.offset: a checkpoint may have ended after the transaction began.
                 copy = StoreCopy(
                     self.path, txn, databases, self._number(txn, b"offset") or 0, self._node_version(txn),
-                    self._number(txn, b"away", I64) is not None,
+                    self._number(txn, b"away", I64) is not None, self._index_changes,
                 )  # fmt: skip
             except BaseException:
                 txn.abort()
@@ -312,7 +313,10 @@ class Store:
             with reported(self.path), self.env.begin() as txn:
                 ks.next_sid = self._number(txn, b"next_sid") or ks.next_sid
                 ks.away = self._number(txn, b"away", I64) or 0
-                return Restoration(self.path, txn, self._databases, ks, keys).run(self._content(txn))
+                restoration = Restoration(self.path, txn, self._databases, ks, keys)
+                found = restoration.run(self._content(txn))
+                self._index_changes = restoration.index_changes
+                return found
         except DAMAGE as error:
             raise CorruptError(f"{self.path}: an invalid entry ({error!r}): {REMEDY}") from error
         except CorruptError as error:
@@ -327,6 +331,7 @@ class Store:
         Raises OSError, CorruptError.
         """
         self._keys = None
+        self._index_changes = self._index_changes or has_index_changes(capture)  # before a copy can contain them
         if not is_plain(capture):
             with reported(self.path):
                 self._make_late()

@@ -45,11 +45,14 @@ NOT_SENT = META, b"content"
 Entry = tuple[int, bytes, bytes]  # db, key, value
 
 
-def format_of(nodes: int, plain: bool, shifted: bool) -> int:
+def format_of(nodes: int, plain: bool, shifted: bool, indexes: bool) -> int:
     """Return the format that a server must know to read a store (replication.formats).
 
     ``nodes``: the highest version of a node. ``plain``: no late databases. ``shifted``: served time was shifted.
+    ``indexes``: there are changes of indexes of delayed entries.
     """
+    if indexes:
+        return 5
     if shifted:
         return 4
     return 3 if nodes > 1 else 1 if plain else 2
@@ -113,13 +116,13 @@ class StoreCopy(StoreSnapshot):
 
     def __init__(
         self, path: Path, txn: lmdb.Transaction, databases: Sequence[lmdb._Database], offset: int, nodes: int,
-        shifted: bool,
+        shifted: bool, indexes: bool,
     ) -> None:  # fmt: skip
-        """``databases``: those of the transaction, in order. ``nodes``, ``shifted``: see format_of()."""
+        """``databases``: those of the transaction, in order. ``nodes``, ``shifted``, ``indexes``: see format_of()."""
         super().__init__(path, txn, databases)
         self.offset = offset  # log offset of the copy
         self.plain = len(databases) < len(DATABASES)  # no late databases
-        self.format = format_of(nodes, self.plain, shifted)
+        self.format = format_of(nodes, self.plain, shifted, indexes)
         self.entries = 0  # number of entries to send
         self.bytes = 0  # size of the entries' pages, an estimate of the data to send
         for db in databases:

@@ -209,6 +209,35 @@ def test_a_copy_with_coded_nodes_is_for_who_can_read_them(servers: Cluster) -> N
     assert len(leader.say("TRANGE", "s", "-", "+", "COUNT", "50")) == 50
 
 
+class Previous(Upgraded):
+    reads = 4
+
+
+def test_a_copy_with_changes_of_an_index_of_delayed_entries_is_for_who_can_read_them(servers: Cluster) -> None:
+    """Such a replica would otherwise request one copy after another."""
+    leader = servers.node()
+    leader("TAPPEND", "s", "f", "v")
+    leader("TDELAY", "s", "IN", 3_600_000, "ID", "a", "f", "v")
+    leader("SAVE")
+    with Previous(leader.port) as replica:
+        assert asked(leader, replica).startswith(b"+FULLRESYNC ")
+        replica.frame(DONE)
+        before = leader.offset
+        leader("TDELAY", "s", "IN", 3_600_000, "ID", "b", "f", "v")
+        leader("SAVE")
+        leader("SET", "k", "v")
+        wait_until(lambda: b"k" in replica.frame(BATCH).payload, "it goes on with the log")
+    for _ in ("before", "after a start"):
+        with Previous(leader.port) as replica:
+            refused = asked(leader, replica)
+            assert refused.startswith(b"-ERR this server's data is of format 5, and this replica reads format 4")
+            assert asked(leader, replica, before).startswith(b"+CONTINUE ")
+        leader.kill()
+        leader.start()
+    follower = servers.node(of=leader.port)
+    assert_same(leader, follower)
+
+
 # -- a replica of this version -------------------------------------------------------------------------------
 def test_a_record_of_a_newer_version_stops_it(servers: Cluster) -> None:
     replica = servers.node()
@@ -266,7 +295,7 @@ def test_it_follows_a_leader_that_ignores_what_it_reads(servers: Cluster) -> Non
     with FakeLeader(lambda offset: going_on()) as fake:
         replica.follow(fake.port)
         wait_until(lambda: replica.link_up, "it follows")
-        assert [b"REPLCONF", b"tidelog", b"1", b"capa", b"format-4", b"capa", b"repair"] in fake.requests
+        assert [b"REPLCONF", b"tidelog", b"1", b"capa", b"format-5", b"capa", b"repair"] in fake.requests
 
 
 # -- both ----------------------------------------------------------------------------------------------------
