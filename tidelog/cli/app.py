@@ -65,7 +65,7 @@ def status(
     """Show the workers of APP, the owners of its partitions, and the progress of each processor.
 
     \b
-    behind    entries that were not delivered yet
+    lag       entries that were not delivered yet
     age       the age of the oldest unfinished entry
     pending   entries that were delivered and not acknowledged, including those of parked keys
     parked    parked keys; "tidelog app resume" resumes them

@@ -12,7 +12,7 @@ from tidelog.cli.resetting import Cells, print_resets
 from tidelog.flows.service.desired import DesiredDocument
 from tidelog.flows.service.streamgroups import GroupReset
 from tidelog.flows.spec import FlowSpec
-from tidelog.operating.tables import BEHIND, behind, counted, print_pairs, table
+from tidelog.operating.tables import LAG, counted, lag_cells, print_pairs, table
 from tidelog.operating.terminal import echo
 from tidelog.operating.throughput import THROUGHPUT, Throughput, measured, rate
 
@@ -133,10 +133,10 @@ def _print_stored(found: dict[str, Any], throughput: Throughput) -> None:
     echo()
     rows = [
         [each["connector"], each["stream"], each["group"], each["position"] or "-",
-         *behind(each["lag"], each["lag_ms"]), f"{each['pending']:,}"]
+         *lag_cells(each["lag"], each["lag_ms"]), f"{each['pending']:,}"]
         for each in found["groups"]
     ]  # fmt: skip
-    table(["connector", "stream", "group", "position", *BEHIND, "pending"], rows)
+    table(["connector", "stream", "group", "position", *LAG, "pending"], rows)
     echo()
 
 

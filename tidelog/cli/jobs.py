@@ -224,7 +224,7 @@ def status(names: tuple[str, ...], watch: bool, interval: float, as_json: bool, 
     \b
     status     starting, running, recovering, failing (is retried), failed ("tidelog jobs logs" shows the error,
                "tidelog jobs resume" retries), paused, or no engine (none has claimed the job yet)
-    behind     unread entries of its inputs
+    lag        unread entries of its inputs
     age        the age of the oldest unread entry
     in/s       rows read per second, in the last few seconds; out/s: rows written
     dead letters   open dead letters in its dead-letter queues

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from tidelog.jobs.registry.overview import JobOverview, JobsOverview
 from tidelog.jobs.registry.status import version_text
-from tidelog.operating.tables import BEHIND, behind, counted, duration, print_pairs, size, table
+from tidelog.operating.tables import LAG, counted, duration, lag_cells, print_pairs, size, table
 from tidelog.operating.terminal import echo
 from tidelog.operating.throughput import THROUGHPUT
 
@@ -20,7 +20,7 @@ def print_jobs(seen: JobsOverview) -> None:
     if not seen.jobs:
         echo("no jobs; add one: tidelog jobs add module:job")
         return
-    head = ["job", "status", "engine", "epoch", *BEHIND, *THROUGHPUT, "keys", "state size", "snapshot",
+    head = ["job", "status", "engine", "epoch", *LAG, *THROUGHPUT, "keys", "state size", "snapshot",
             "restarts", "last error"]  # fmt: skip
     table(head, [_row(each, seen.at) for each in seen.jobs])
 
@@ -50,7 +50,7 @@ def print_job(job: JobOverview, now: int) -> None:
         "reads": ", ".join(spec.inputs) or "-",
         "writes": ", ".join(spec.outputs) or "-",
         "epoch": _epoch(job),
-        "behind": f"{counted(job.lag, 'entry')}, the oldest is {duration(job.lag_ms)} old" if job.lag else "0",
+        "lag": f"{counted(job.lag, 'entry')}, the oldest is {duration(job.lag_ms)} old" if job.lag else "0",
     }
     facts |= job.throughput.pairs()
     if report is not None:
@@ -68,10 +68,10 @@ def print_job(job: JobOverview, now: int) -> None:
     if job.partitions:
         rows = [
             [f"  {each.partition}", "-" if each.epoch is None else f"{each.epoch:,}",
-             *behind(each.lag, each.lag_ms), _recovery(each.recovery)]
+             *lag_cells(each.lag, each.lag_ms), _recovery(each.recovery)]
             for each in job.partitions[:SHOWN]
         ]  # fmt: skip
-        table(["  partition", "epoch", *BEHIND, "recovery"], rows)
+        table(["  partition", "epoch", *LAG, "recovery"], rows)
         if len(job.partitions) > SHOWN:
             echo(f"  and {len(job.partitions) - SHOWN:,} more; --json prints all")
     if report is not None and report.error:
@@ -81,7 +81,7 @@ def print_job(job: JobOverview, now: int) -> None:
 
 
 def _lag(job: JobOverview) -> list[str]:
-    return behind(job.lag, job.lag_ms) if job.spec.inputs else ["-", "-"]
+    return lag_cells(job.lag, job.lag_ms) if job.spec.inputs else ["-", "-"]
 
 
 def _epoch(job: JobOverview) -> str:

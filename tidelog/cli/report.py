@@ -34,14 +34,14 @@ def print_stream(client: Client, key: str) -> None:
     if groups:
         echo()
         table(
-            ["group", "offset", "behind", "pending", "readers", "redelivered", "expired", "dead letters", "ttl"],
+            ["group", "offset", "lag", "pending", "readers", "redelivered", "expired", "dead letters", "ttl"],
             [_group(client, key, group) for group in groups],
         )
 
 
 def _group(client: Client, key: str, group: GroupInfo) -> list[str]:
-    behind = client.tcount(key, f"({group.offset}")
-    counters = [behind, group.pending, group.readers, group.redelivered, group.expired, group.deadlettered]
+    lag = client.tcount(key, f"({group.offset}")
+    counters = [lag, group.pending, group.readers, group.redelivered, group.expired, group.deadlettered]
     ttl = f"{group.ttl:,} ms" if group.ttl else "none"
     return [_name(group.name), str(group.offset), *(f"{n:,}" for n in counters), ttl]
 

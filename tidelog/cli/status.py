@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from tidelog.cli.lines import printable
-from tidelog.operating.tables import BEHIND, behind, counted, duration, table
+from tidelog.operating.tables import LAG, counted, duration, lag_cells, table
 from tidelog.operating.terminal import echo
 from tidelog.operating.throughput import THROUGHPUT, Throughput
 from tidelog.workers.operate.status import AppStatus, PartitionStatus, ProcessorStatus, throughput
@@ -25,7 +25,7 @@ def print_status(seen: AppStatus, before: AppStatus | None) -> None:
     if not seen.processors:
         return
     found = throughput(before, seen)
-    head = ["processor", "topic", "partitions", "ordering", *BEHIND, *THROUGHPUT, "pending"]
+    head = ["processor", "topic", "partitions", "ordering", *LAG, *THROUGHPUT, "pending"]
     table(head, [_row(each, found[each.name]) for each in seen.processors])
     for processor in seen.processors:
         echo()
@@ -36,7 +36,7 @@ def _row(processor: ProcessorStatus, found: Throughput) -> list[str]:
     partitions = processor.partitions
     progress, pending = ["-", "-"], "-"
     if partitions:
-        progress = behind(sum(each.lag for each in partitions), max(each.lag_ms for each in partitions))
+        progress = lag_cells(sum(each.lag for each in partitions), max(each.lag_ms for each in partitions))
         pending = f"{sum(each.pending for each in partitions):,}"
     return [
         processor.name, processor.topic, f"{len(partitions):,}", processor.ordering, *progress, *found.cells(), pending
@@ -82,12 +82,12 @@ def _print_partitions(processor: ProcessorStatus) -> None:
         found = sorted(found[:SHOWN], key=lambda each: each.partition)
     rows = [
         [
-            f"  {each.partition}", _owner(processor, each), *behind(each.lag, each.lag_ms), f"{each.pending:,}",
+            f"  {each.partition}", _owner(processor, each), *lag_cells(each.lag, each.lag_ms), f"{each.pending:,}",
             f"{len(each.parked):,}", "-" if each.paused is None else _why(each.paused),
         ]
         for each in found
     ]  # fmt: skip
-    table(["  partition", "owner", *BEHIND, "pending", "parked", "paused"], rows)
+    table(["  partition", "owner", *LAG, "pending", "parked", "paused"], rows)
     if len(found) < len(processor.partitions):
         echo(f"  and {counted(len(processor.partitions) - len(found), 'more partition')}; --json lists all")
 

@@ -16,10 +16,10 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         echo("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
-BEHIND: Final = ("behind", "age")  # headings of ``behind``
+LAG: Final = ("lag", "age")  # headings of ``lag_cells``
 
 
-def behind(lag: int, lag_ms: int) -> list[str]:
+def lag_cells(lag: int, lag_ms: int) -> list[str]:
     """Return the cells about unread entries: how many there are, and the age of the oldest."""
     return [f"{lag:,}", duration(lag_ms)]
 

@@ -116,7 +116,7 @@ def test_status_of_what_runs(run: Run, folder: Path, tidelog_server: Server) -> 
         assert output.startswith("app shop: 1 worker, leader: ")
         head, bill, book = (line.split() for line in output.splitlines()[1:4])
         assert head[:4] == ["processor", "topic", "partitions", "ordering"]
-        assert head[4:] == ["behind", "age", "in/s", "out/s", "dead", "letters", "pending"]
+        assert head[4:] == ["lag", "age", "in/s", "out/s", "dead", "letters", "pending"]
         assert bill == ["bill", "orders", "4", "partition", "0", "-", "0", "0", "2", "0"]
         assert (book[0], book[-2:]) == ("book", ["0", "2"])
         assert f"  key bad of partition {parked['partition']} is parked: ValueError: bad key\n" in output

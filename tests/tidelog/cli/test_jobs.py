@@ -263,7 +263,7 @@ def test_lag_is_what_the_log_says(run: Run, client: Client) -> None:
     client.redis.set(keys.recovery("count", 2), '{"from": 1, "epoch": 5, "to": 9}')
     client.redis.set(keys.recovery("count", 1), '{"from": 1, "epoch": 2, "to": 2}')  # of before epoch 3
     output = run("status", "count").output
-    assert "behind        3 entries, the oldest is " in output
+    assert "lag           3 entries, the oldest is " in output
     assert "from 1, epoch 5, to 9" in output
     assert "to 2" not in output
     assert run("status").output.startswith("engines: none; start one: tidelog jobs engine\njob    status")
@@ -314,7 +314,7 @@ def test_status_and_logs_of_what_runs(run: Run, client: Client, tidelog_server: 
         assert seen["count"]["engine"] == "e1"
         output = run("status").output
         assert output.startswith(
-            "engines: e1\njob    status   engine  epoch  behind  age  in/s  out/s  dead letters  keys "
+            "engines: e1\njob    status   engine  epoch  lag  age  in/s  out/s  dead letters  keys "
         )
         assert run("logs", "count").output.split("  ", 1)[1].startswith("e1  start  version ")
         assert run("remove", "count", "--yes").output == "count: removed\n"

@@ -173,7 +173,7 @@ def test_a_job_goes_on_elsewhere_when_its_engine_is_killed(
         print(f"the next epoch was published {time.monotonic() - began:.1f} s after SIGKILL, of a lease of 5 s")
         # The status follows the output: an engine on a busy machine is late with it.
         eventually(lambda: "status        running" in cli(tmp_path, url, "status", "count"))
-        eventually(lambda: "behind        0" in cli(tmp_path, url, "status", "count"))
+        eventually(lambda: "lag           0" in cli(tmp_path, url, "status", "count"))
         eventually(lambda: " moved  from " in cli(tmp_path, url, "logs", "count"))
 
         send(client, ["poison"])
