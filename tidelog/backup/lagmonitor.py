@@ -75,7 +75,7 @@ class LagMonitor:
         """Report if the target is far behind, and again whenever that has doubled; then that it is no longer behind."""
         behind = self.behind
         if self._reported and behind <= self._lag + SLACK:
-            self._say(f"the target is {behind:.1f} s behind the server again")
+            self._say(f"the target has caught up: it is {behind:.1f} s behind the server")
             self._reported = 0.0
         elif behind > max(2 * self._lag + SLACK, min(2 * self._reported, self._reported + LONGEST)):
             self._say(f"the target is {behind:.0f} s behind the server (--lag {self._lag:g}): {self.activity}")

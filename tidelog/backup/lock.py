@@ -150,14 +150,14 @@ class TargetLock:
         files = self._place.names(FOLDER)
         others = [file for file in files if file.endswith(".json") and file != self._file]
         shown = self._place.shown
-        lost = LockLostError(f"{shown}: another backup began because this one was silent for too long")
+        lost = LockLostError(f"{shown}: another backup began because this one did not renew its lock")
         if self._file not in files:
             if others:
                 self._lost = lost
                 raise lost
             raise BackupError(
                 f"{shown}: the lock of this backup is missing: the target is not mounted, or another backup ran because"
-                " this one was silent for too long"
+                " this one did not renew its lock"
             )
         for file in others:
             turn = self._content.turn

@@ -250,7 +250,7 @@ def test_a_full_target(servers: Cluster, target: Path) -> None:
         wait_until(lambda: backup.said("s behind the server (--lag 1): can't write"), "also how far it is behind")
         resource.prlimit(backup.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         end = backup.has(leader)
-        wait_until(lambda: backup.said("s behind the server again"), "and that it has caught up")
+        wait_until(lambda: backup.said("the target has caught up"), "and that it has caught up")
     assert (len(manifests(target)), len(found(target))) == (1, 1)
     assert restored_until(servers, target, end).digest() == program.digests[end]
 

@@ -115,7 +115,7 @@ def test_a_connection_that_hangs_or_is_lost(servers: Cluster, tmp_path: Path) ->
         leader("SET", "k", "1")
         backup.reported("s behind the server (--lag 0.1): waiting for the log of the server")
         proxy.calm()
-        backup.reported("s behind the server again")
+        backup.reported("the target has caught up")
         has(target, leader)
         backup.said.clear()
         proxy.refuse()
@@ -124,7 +124,7 @@ def test_a_connection_that_hangs_or_is_lost(servers: Cluster, tmp_path: Path) ->
         backup.reported("connecting to the server again")
         backup.reported("s behind the server (--lag 0.1): ")
         proxy.accept()
-        backup.reported("s behind the server again")
+        backup.reported("the target has caught up")
         has(target, leader)
 
 
@@ -145,7 +145,7 @@ def test_a_store_that_hangs(servers: Cluster, s3: str, monkeypatch: pytest.Monke
         leader("SET", "k", "2")
         backup.reported(f"s behind the server (--lag 0.1): waiting for a write to {target}")
         proxy.calm()
-        backup.reported("s behind the server again")
+        backup.reported("the target has caught up")
         has(target, leader)
         monkeypatch.setattr(supervised, "MOST_STOPPING", 1.0)
         proxy.down.hold()
@@ -235,7 +235,7 @@ def test_it_is_up_to_date_as_of_the_last_end_of_the_log() -> None:
     monitor.check()
     monitor.arrived(40)
     monitor.check()
-    assert said[1] == "the target is 0.0 s behind the server again"
+    assert said[1] == "the target has caught up: it is 0.0 s behind the server"
     monitor.pause()
     times.now += 1000
     monitor.check()

@@ -174,7 +174,7 @@ def test_one_that_was_considered_dead_completes_nothing(place: LocalTarget) -> N
         place.remove(file)
         with pytest.raises(BackupError, match="the target is not mounted"):
             held.check()
-        with TargetLock(place), pytest.raises(LockLostError, match="silent for too long"):
+        with TargetLock(place), pytest.raises(LockLostError, match="did not renew its lock"):
             held.check()
         with pytest.raises(LockLostError):
             held.confirm()
