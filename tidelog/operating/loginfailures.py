@@ -16,6 +16,7 @@ from typing import Final
 
 FAILURES: Final = 10  # failed logins from one address within WINDOW; further logins are refused
 WINDOW: Final = 60.0  # s
+PATIENCE: Final = 10.0  # s for which a login waits for others in progress
 ADDRESSES: Final = 10_000  # addresses whose failed logins are recorded
 
 
@@ -26,26 +27,19 @@ class LoginFailures:
         self._clock = clock
         self._failures: dict[str, deque[float]] = {}  # by address: times of failed logins, the oldest first
         self._attempts: Counter[str] = Counter()  # by address: logins in progress
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # by address, the first one first
+        self._ended: dict[str, asyncio.Event] = {}  # by address: one of the logins in progress has ended
 
     async def admits(self, address: str) -> bool:
         """Return whether a login from an address may be attempted, once that does not depend on others in progress.
 
-        Begin the attempt at once, without waiting for anything else.
+        Begin the attempt at once, without waiting for anything else. Raises TimeoutError if others take too long.
         """
-        while self._too_many(address):
-            if not self._attempts[address]:
-                return False
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            waiting = self._waiting.setdefault(address, deque())
-            waiting.append(future)
-            try:
-                await future
-            finally:
-                with suppress(ValueError):
-                    waiting.remove(future)
-                if not waiting and self._waiting.get(address) is waiting:
-                    del self._waiting[address]
+        async with asyncio.timeout(PATIENCE):
+            while self._too_many(address):
+                if address not in self._attempts:
+                    return False
+                ended = self._ended.setdefault(address, asyncio.Event())
+                await ended.wait()
         return True
 
     def _too_many(self, address: str) -> bool:
@@ -77,9 +71,8 @@ class LoginFailures:
             self._attempts[address] -= 1
             if not self._attempts[address]:
                 del self._attempts[address]
-            for future in self._waiting.pop(address, ()):
-                if not future.done():
-                    future.set_result(None)
+            if ended := self._ended.pop(address, None):
+                ended.set()
 
     def _forgive(self, address: str, began: float) -> None:
         times = self._failures.get(address, deque())
