@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from tidelog.cli.status import to_json
 from tidelog.flows.service.streamgroups import GroupState
 from tidelog.jobs.registry.overview import JobOverview, JobsOverview
 from tidelog.jobs.registry.registry import JobSpec
@@ -30,8 +31,11 @@ def names(kind: type, prefix: str) -> set[str]:
 
 
 def test_apps() -> None:
+    printed = msgspec.json.decode(
+        to_json(AppStatus("a", 0, None, [ProcessorStatus("p", "t", "key", [], [], None, {})]), None)
+    )
     assert documented("Apps") == {
-        *names(AppStatus, ""), *names(ProcessorStatus, "processors."), *names(Throughput, "processors."),
+        *printed, *(f"processors.{name}" for name in printed["processors"][0]),
         *names(MemberStatus, "processors.members."), *names(PartitionStatus, "processors.partitions."),
     }  # fmt: skip
 
