@@ -368,7 +368,7 @@ class Keyspace(KeyTable):
             self._uncheck(key, stream)
         else:
             self.check_later[key] = None
-            stream.check_from = stream.next_ord + self.pool.max_entries
+            stream.check_from = stream.next_ord + stream.entries_of_node()
 
     def _unretain(self, key: bytes, stream: Stream) -> None:
         stream.check_from = NO_CHECK

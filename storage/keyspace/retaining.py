@@ -4,7 +4,8 @@ Rule 1: a stream with a policy is checked after an append from which on a limit 
 ``Keyspace.unchecked``), and when its timer fires. The timer is armed for the time at which the oldest entry, or node,
 becomes too old. If each append caused a check, appends to 5000 streams would take 1.38 times the CPU time.
 Rule 2: a stream that exceeds the COUNT of an EXACT policy is checked with the others every LATER_MS, or when it has as
-many more entries as a node. Streams that always exceed their limits are then checked once for many appends.
+many more entries as a node. Streams that always exceed their limits are then checked once for many appends, while
+those of large entries do not take much more memory than their policy retains.
 Rule 3: one check evicts at most NODES nodes. Dropping a node takes 1 to 2 microseconds.
 Rule 4: if GROUPS retains entries beyond the limits, the policy is checked again after HELD_MS, because acknowledgements
 do not cause a check. Appends then cause one only if they can exceed LIMIT.

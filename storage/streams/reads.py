@@ -321,6 +321,11 @@ class StreamReads(StreamNodes):
         return found
 
     # -- reading living entries: of [lo, hi), which is within [first_ord, next_ord) ----------------------------
+    def entries_of_node(self) -> int:
+        """Return how many entries a node can have; at least 1. Computed from the largest entry so far."""
+        pool, largest = self.pool, self._sealed.largest_entry
+        return min(pool.max_entries, max(1, pool.max_bytes // largest)) if largest else pool.max_entries
+
     def wire_size(self, lo: int, hi: int) -> int:
         """Return an upper bound of the size of read(lo, hi), computed from the index. Opens no node."""
         size = 0

@@ -204,6 +204,16 @@ def test_appends_cause_a_check_only_if_they_can_exceed_a_limit(
     assert found == checked
 
 
+def test_large_entries_do_not_remain_for_a_second(hand: RunningServer, c: Raw) -> None:
+    """They could take far more memory than the policy retains: 500 MB if an entry has 1 MB."""
+    c("TCFG", "s", "RETAIN", "COUNT", 5, "EXACT")
+    for _ in range(3):
+        for _ in range(9):
+            c("TAPPEND", "s", "f", "v" * 70_000)
+        hand.advance(100)
+        assert c("TLEN", "s") == 5
+
+
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(
     "words",
