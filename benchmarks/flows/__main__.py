@@ -32,6 +32,14 @@ def jmespath(asked: Asked) -> None:
     _through(asked, "jmespath", "null -> where -> select -> null, JMESPath", Goal(50, 120))
 
 
+def route(asked: Asked) -> None:
+    """In turn with ``where``, which has the same condition."""
+    pairs = [(through.rate(asked.events, "route"), through.rate(asked.events, "jmespath")) for _ in range(asked.runs)]
+    cost = 100 * (statistics.median(where.core / routed.core for routed, where in pairs) - 1)
+    title = "null -> route -> select -> null, more time than with where"
+    shown.row(title, f"{cost:.1f} % of the time on a core", "", cost, Goal(10, 5, least=True), " %")
+
+
 def _through(asked: Asked, way: str, title: str, goal: Goal) -> None:
     on, off = [], []
     for _ in range(asked.runs):
@@ -88,7 +96,7 @@ def hang(asked: Asked) -> None:  # noqa: ARG001 - a row's form
 
 
 ROWS: Final[dict[str, Callable[[Asked], None]]] = {
-    "null": null, "jmespath": jmespath, "stream": stream, "idle": idle_flows, "hang": hang,
+    "null": null, "jmespath": jmespath, "route": route, "stream": stream, "idle": idle_flows, "hang": hang,
 }  # fmt: skip
 
 

@@ -25,6 +25,8 @@ from tidelog.flows.spec import FlowSpec
 T = TypeVar("T")
 
 VALUE: Final = {"id": 7, "item": "tea", "price": 2.5, "city": "Catania", "paid": 1}
+CONDITION: Final = "price > `2` && paid == `1`"
+SELECT: Final = op("select", "{id: id, place: city, item: item}")
 
 
 class Same(Operator):
@@ -41,14 +43,15 @@ def _same(value: Any) -> Any:
 
 
 def flow(events: int, way: str = "functions", *, settle: bool = True) -> FlowSpec:
-    """null -> two operators -> null: two functions; two classes; ``where`` and ``select``."""
+    """null -> two operators -> null: two functions; two classes; ``where`` or ``route``, and ``select``."""
     made = Flow("benchmark", settle=settle)
     made.connector("in", "null", count=events, value=VALUE)
     made.connector("out", "null")
     operators: dict[str, tuple[Any, ...]] = {
         "functions": (_same, _same),
         "classes": (Same, Same),
-        "jmespath": (op("where", "price > `2` && paid == `1`"), op("select", "{id: id, place: city, item: item}")),
+        "jmespath": (op("where", CONDITION), SELECT),
+        "route": (op("route", cases=[{"where": CONDITION, "port": "out"}], **{"else": None}), SELECT),
     }
     made.pipeline("p", *operators[way])
     made.connect("in -> p -> out")

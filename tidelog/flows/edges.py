@@ -46,6 +46,15 @@ def parse(text: str, path: str, problems: Problems) -> list[Edge]:
     return found
 
 
+def check_port(name: str, option: str, *reserved: str) -> None:
+    """Raise ValueError if an operator can't have a port of this name: it is not valid, is in or err, or is reserved."""
+    if not NAME.fullmatch(name):
+        raise ValueError(f"{option}: {name[:SHOWN]!r} is not a valid name of a port: {NAME_RULE}")
+    names = ("in", "err", *reserved)
+    if name in names:
+        raise ValueError(f"{option}: the port can't be named {name!r}: choose a name other than {', '.join(names)}")
+
+
 def check(
     edges: Iterable[tuple[Edge, str]],
     connectors: Mapping[str, ConnectorSpec],
@@ -71,8 +80,10 @@ def check(
         if name not in rights:
             problems.add(f"{path}.pipelines.{name}", f"no edge leads to the pipeline {name!r}")
         out = {each.port for each, _ in edges if each.source == name}
-        named = {port for each in pipelines[name].operators for port in each.ports}
-        if settle and not out & ({"out"} | (named - {"overflow"})):
+        operators = pipelines[name].operators
+        named = {port for each in operators for port in each.ports if port not in ("overflow", *each.required)}
+        required = operators and operators[-1].required  # checked in _operators
+        if settle and not required and not out & {"out", *named}:
             problems.add(
                 f"{path}.pipelines.{name}",
                 f"{name}.out is not connected, so events would be settled without reaching a sink; connect it to a"
@@ -94,9 +105,12 @@ def _operators(
             ports = ", ".join(operator.ports)
             problems.add(at, f"{operator.type} must be the last operator: it emits events on {ports}, and not on out")
         for port in operator.required:
+            if port == "out" and place + 1 < len(pipeline.operators):
+                continue  # it leads to the next operator
             ways = [each.place for each, _ in edges if (each.source, each.port) == (name, port)]
             if None not in ways and place not in ways:
-                problems.add(at, f"the port {port!r} of {operator.type} is not connected: connect {name}.{port}")
+                remedy = f"connect {name}.{port}, to null if its events are to be discarded"
+                problems.add(at, f"the port {port!r} of {operator.type} is not connected: {remedy}")
 
 
 def _ports(
@@ -126,6 +140,10 @@ def _ports(
         return False
     chosen = operators if link.place is None else operators[link.place : link.place + 1]
     known = {"out", "err", *(port for each in chosen for port in each.ports)}
+    if link.port == "out" and chosen and chosen[-1].last:
+        names = ", ".join(chosen[-1].ports)
+        problems.add(at, f"{chosen[-1].type} emits no events on {link.source}.out: connect its ports: {names}")
+        return False
     if link.port not in known:
         problems.add(at, f"the pipeline {link.source!r} has no port {link.port!r}; {nearest(link.port, known)}")
         return False

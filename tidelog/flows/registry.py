@@ -46,6 +46,7 @@ CONNECTORS: Final[dict[str, str]] = {  # type: module:class
 OPERATORS: Final[dict[str, str]] = {
     "passthrough": "tidelog.flows.operators.passthrough:PassthroughOperator",
     "where": "tidelog.flows.operators.where:WhereOperator",
+    "route": "tidelog.flows.operators.route:RouteOperator",
     "select": "tidelog.flows.operators.select:SelectOperator",
     "python": "tidelog.flows.operators.python:PythonOperator",
     "split": "tidelog.flows.operators.split:SplitOperator",

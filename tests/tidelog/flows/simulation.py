@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from tests.tidelog.flows.simoperators import Batch, Failing, Hop, Unbatch, Where, ids
 from tests.tidelog.flows.simpeers import Peer, peer_options
@@ -76,6 +76,10 @@ def _shipped(type: str, **options: Any) -> Make:  # noqa: A002 - what files call
     return made.make
 
 
+MIDDLE: Final = {"where": "id < `12`", "port": "middle"}
+HIGH: Final = {"where": "id > `5`", "port": "high"}
+TOP: Final = {"where": "id > `14`", "port": "out"}
+
 TOPOLOGIES: dict[str, Topology] = {
     "1:1": Topology({"p": (Passthrough,)}, ("s0 p", "p k0")),
     "no pipeline": Topology({}, ("s0 k0",)),
@@ -126,6 +130,18 @@ TOPOLOGIES: dict[str, Topology] = {
     ),
     "shipped delay and backpressure": Topology(
         {"p": (_shipped("delay", time="100ms"), _shipped("backpressure", timeout="1s"))}, ("s0 p", "p k0"),
+    ),
+    "shipped route": Topology(
+        {"p": (_shipped("where", expression="id > `2`", **{"else": "low"}), _shipped("route", cases=[MIDDLE]))},
+        ("s0 p", "p.low k0", "p.middle k1", "p k0"),
+        lambda number: {"k1"} if 2 < number < 12 else {"k0"},
+    ),
+    "shipped route to all": Topology(
+        {"p": (_shipped("route", cases=[MIDDLE, HIGH, TOP], all=True),), "q": (Hop,)},
+        ("s0 p", "p.middle k0", "p.high q", "p k2", "q k1"),
+        lambda number: {
+            name for name, there in (("k0", number < 12), ("k1", number > 5), ("k2", number > 14)) if there
+        },
     ),
     "hop and batch": Topology({"p": (Hop, lambda: Batch(3, 0.2), Unbatch)}, ("s0 p", "p k0")),
 }  # fmt: skip

@@ -220,8 +220,8 @@ def test_storm_with_queues_of_one_loses_nothing() -> None:
     [
         ({"outputs": []}, "at least one"),
         ({"outputs": ["a", "a"]}, "different names"),
-        ({"outputs": ["out"]}, "not a valid name of an output"),
-        ({"outputs": ["a b"]}, "not a valid name of an output"),
+        ({"outputs": ["out"]}, "outputs: the port can't be named 'out'"),
+        ({"outputs": ["a b"]}, "outputs: 'a b' is not a valid name of a port"),
         ({"failures": 0}, "failures: Expected `int` >= 1"),
         ({"probe_after": 0}, "probe_after: it is 0"),
     ],

@@ -12,7 +12,7 @@ PARTS = 8  # so that several processes share the work
 
 
 def seeds() -> range:
-    first, _, last = os.environ.get("TIDELOG_SEEDS", "414").rpartition(":")
+    first, _, last = os.environ.get("TIDELOG_SEEDS", "450").rpartition(":")
     return range(int(first or 0), int(last))
 
 

@@ -61,7 +61,7 @@ class Operator:
     # the operator restores it.
     gathers: ClassVar[bool] = False  # stores events until others arrive; implements ``gathered`` and ``release``
     transparent: ClassVar[bool] = False  # emits events on ``out`` with value, meta and token unchanged
-    last: ClassVar[bool] = False  # emits nothing on ``out``, so no operator can follow
+    last: bool = False  # emits nothing on ``out``, so no operator can follow
 
     node: OperatorRuntime  # set by the runtime before any method is called
     buffer: list[Event] = ()  # type: ignore[assignment] # stored events: an operator that has some assigns a list

@@ -8,6 +8,7 @@
     delay           ``delay``: passes events on later
     history         ``history``: records the path of an event
     python          ``python``: calls a Python function
+    route           ``route``: another port for each kind of event
     sample          ``sample``: passes a share of the events on
     select          ``select``: a new value, computed by JMESPath
     split           ``split``, ``unbatch``: one event as many

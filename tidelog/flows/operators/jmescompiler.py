@@ -70,6 +70,23 @@ def expression(text: str, what: str = "the expression") -> Run:
         raise ValueError(f"{what} {text!r}: {' '.join(str(error).split())}") from None
 
 
+def truth(text: str) -> bool | None:
+    """Return whether a valid expression is true for all values or for none. None: it depends on the value.
+
+    Only an expression that is a single literal is recognized.
+    """
+    tree: Any = jmespath.compile(text).parsed
+    return is_true(tree["value"]) if tree["type"] == "literal" else None
+
+
+def canonical(text: str) -> str:
+    """Return a text that is equal for valid expressions that differ only in spaces and parentheses."""
+    try:
+        return repr(jmespath.compile(text).parsed)
+    except RecursionError:
+        return text
+
+
 def is_true(value: Any) -> bool:
     """Return whether a value is true in JMESPath: not null, false, or an empty string, list or object. So 0 is true."""
     if value is True:

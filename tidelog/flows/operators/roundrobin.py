@@ -24,7 +24,7 @@ from tidelog.flows.api.gathering import GatheredRelease
 from tidelog.flows.api.operator import Operator
 from tidelog.flows.api.signals import Restore, Trigger
 from tidelog.flows.api.tokens import RETRY, Token, Withdrawn
-from tidelog.flows.edges import NAME
+from tidelog.flows.edges import check_port
 from tidelog.flows.operators.copies import RecallableBatch, RecallableEvent
 from tidelog.flows.operators.hops import (
     Recall,
@@ -58,8 +58,7 @@ class RoundrobinOptions(Struct):
         if not self.outputs or len(set(self.outputs)) < len(self.outputs):
             raise ValueError("outputs must be different names of ports, at least one, such as [a, b]")
         for each in self.outputs:
-            if not NAME.fullmatch(each) or each in ("in", "out", "err"):
-                raise ValueError(f"{each!r} is not a valid name of an output, which is also not in, out or err")
+            check_port(each, "outputs", "out")
 
 
 class RoundrobinOutput:

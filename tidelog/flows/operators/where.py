@@ -1,9 +1,14 @@
-"""``where``: passes on the events for which a JMESPath expression is true."""
+"""``where``: passes on the events for which a JMESPath expression is true, and discards the others, or sends them to a
+port.
+"""
 
 from __future__ import annotations
 
+import msgspec
+
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.operator import Operator
+from tidelog.flows.edges import check_port
 from tidelog.flows.operators.jmescompiler import expression, is_true
 from tidelog.options.structs import Struct
 
@@ -12,6 +17,8 @@ class WhereOptions(Struct):
     """The options of ``where``."""
 
     expression: str  # A JMESPath expression. The short form: `where: "..."`.
+    else_: str | None = msgspec.field(default=None, name="else")
+    # The port of the other events, which must be connected. `null`: they are discarded.
 
 
 class WhereOperator(Operator):
@@ -24,6 +31,15 @@ class WhereOperator(Operator):
 
     def __init__(self, options: WhereOptions) -> None:
         self._run = expression(options.expression)
+        self._else = options.else_
+        if options.else_ is not None:
+            check_port(options.else_, "else", "out")
+
+    def ports(self) -> tuple[str, ...]:
+        return () if self._else is None else (self._else,)
+
+    def required(self) -> tuple[str, ...]:
+        return () if self._else is None else ("out", self._else)
 
     def process(self, events: list[Event]) -> None:
         run = self._run
@@ -38,5 +54,8 @@ class WhereOperator(Operator):
                     others.append(event)
             except Exception as error:  # noqa: BLE001 - values of codecs and user functions can be of any type
                 self.fail(event, error)
-        self.drop(others, "where: not true")
+        if self._else is None:
+            self.drop(others, "where: not true")
+        else:
+            self.emit(others, self._else)
         self.emit(good)

@@ -274,16 +274,18 @@ def pipeline_flow(*operators: Op | Callable[..., Any], server: str | None = None
     flow.connector("in", "null")
     flow.pipeline("pipeline", *operators)
     flow.connect("in -> pipeline")
-    for port in ("out", "err", *_ports(operators)):
+    for port in _ports(operators):
         flow.connector(port, "null")
         flow.connect(f"pipeline.{port} -> {port}")
     return flow
 
 
 def _ports(operators: Sequence[Op | Callable[..., Any]]) -> list[str]:
-    """Return the ports in addition to out and err. Problems of the operators are reported elsewhere."""
+    """Return the ports on which events are emitted. Problems of the operators are reported elsewhere."""
     made = [operator_spec(each, "", Problems()) for each in operators]
-    return sorted({port for each in made if each is not None for port in each.ports})
+    named = sorted({port for each in made if each is not None for port in each.ports})
+    last = made[-1] if made else None
+    return [*([] if last is not None and last.last else ["out"]), "err", *named]
 
 
 def _replaced(one: ConnectorSpec) -> ConnectorSpec:
