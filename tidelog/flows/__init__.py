@@ -22,6 +22,6 @@ A connector, operator, codec or interceptor declares its options in its own modu
 from tidelog.flows.api.errors import FlowError, FlowFileError, RejectError, RetryError
 from tidelog.flows.api.event import Event
 from tidelog.flows.declare import Flow, Op, op
-from tidelog.flows.operators.userfunctions import operator
+from tidelog.flows.operators.userfunctions import To, operator
 
-__all__ = ["Event", "Flow", "FlowError", "FlowFileError", "Op", "RejectError", "RetryError", "op", "operator"]
+__all__ = ["Event", "Flow", "FlowError", "FlowFileError", "Op", "RejectError", "RetryError", "To", "op", "operator"]

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from tidelog.flows import RejectError, RetryError
+from tidelog.flows import RejectError, RetryError, To, operator
 
 
 def double(value: int) -> int:
@@ -62,3 +62,8 @@ class Numbers:
     def __call__(self, value: Any) -> list[Any]:
         self.seen += 1
         return [self.seen, value]
+
+
+@operator(ports=["large"])
+def sized(value: int) -> Any:
+    return To("large", value) if value > 10 else value

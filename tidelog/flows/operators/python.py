@@ -3,6 +3,8 @@
 Rule 1: The order of events is preserved, whatever the concurrency: a result waits for those of earlier events.
 Rule 2: The number of events that were taken and not emitted is limited. At the limit, no batch is taken.
 Rule 3: An exception of the function only affects its own event. If a process dies, its events are retried.
+Rule 4: A result ``To(port, value)`` for a port that is not declared fails its event as a whole, because nothing can be
+        connected to the port.
 """
 
 from __future__ import annotations
@@ -16,13 +18,15 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from tidelog.flows.api.errors import RetryError
-from tidelog.flows.api.event import BATCH, Event
+from tidelog.flows.api.event import BATCH, Event, copied
 from tidelog.flows.api.operator import Operator
+from tidelog.flows.edges import check_port
 from tidelog.flows.operators.executors import Pool
-from tidelog.flows.operators.userfunctions import DeclaredOperator, Outcome, UserFunction, function
+from tidelog.flows.operators.userfunctions import DeclaredOperator, Outcome, To, UserFunction, function
 from tidelog.options.structs import Struct
 
 CONCURRENCY: Final = 10_000  # maximum
+_PREPARED: Final = (Event, To)  # results that are more than a value
 
 
 class PythonOperatorOptions(Struct):
@@ -65,11 +69,21 @@ class PythonOperator(Operator):
                 f"{self._function.name} is not an async function, so only one call runs at a time:"
                 " omit concurrency, or use in: thread, or in: process"
             )
+        self._ports = declared.ports
+        for each in declared.ports:
+            check_port(each, "ports", "out")
+        self._elsewhere: dict[str, list[Event]] = {}  # by port other than out; empty between two batches
         self._order: deque[_Pending] = deque()  # taken and not emitted
         self._todo: deque[_Pending] = deque()  # those of them whose call has not begun
         self._workers = 0
         self._deliver_soon = False
         self._pool: Pool | None = None
+
+    def ports(self) -> tuple[str, ...]:
+        return self._ports
+
+    def required(self) -> tuple[str, ...]:
+        return self._ports
 
     def start(self) -> None:
         self._function.begin()
@@ -93,7 +107,7 @@ class PythonOperator(Operator):
             out: list[Event] = []
             for event in events:
                 self._take(event, self._function.outcome(event), out)
-            self.emit(out)
+            self._emit_all(out)
             return
         good: list[Event] = []
         none: list[Event] = []
@@ -105,13 +119,13 @@ class PythonOperator(Operator):
                 continue
             if value is None:
                 none.append(event)
-            elif type(value) is not dict and isinstance(value, Event):  # the first check is faster
+            elif type(value) is not dict and isinstance(value, _PREPARED):  # the first check is faster
                 self._take(event, [value], good)
             else:
                 event.value = value
                 good.append(event)
         self.drop(none, "python: None")
-        self.emit(good)
+        self._emit_all(good)
 
     # -- async functions, and functions that run elsewhere ---------------------------------------------------
     async def _awaited(self) -> None:
@@ -156,27 +170,52 @@ class PythonOperator(Operator):
         order = self._order
         while order and (outcome := order[0].outcome) is not None:
             self._take(order.popleft().event, outcome, out)
-        self.emit(out)
+        self._emit_all(out)
 
     # -- the outcome of an event -----------------------------------------------------------------------------
     def _take(self, event: Event, outcome: Outcome, out: list[Event]) -> None:
-        """Emit the outcome of an event: the values that it becomes, or an exception."""
+        """Collect what is to be emitted for an event: the values that it becomes. Or fail it with an exception."""
         if isinstance(outcome, Exception):
             self.fail(event, outcome)
             return
         if not outcome:
             self.drop([event], "python: None")
             return
+        ports: list[str] = []
+        if To in map(type, outcome):
+            ports = [each.port if type(each) is To else "out" for each in outcome]
+            unknown = [each for each in ports if each != "out" and each not in self._ports]
+            if unknown:
+                self.fail(event, ValueError(f"To({unknown[0]!r}, ...) of {self._function.name}: {self._declared}"))
+                return
+            outcome = [each.value if type(each) is To else each for each in outcome]
         if len(outcome) > 1 and event.token is not None:
             event.token.split(len(outcome) - 1)
         made = [event, *(event.derive(None) for _ in outcome[1:])]
         new = [(each.value, each.meta, each.id) if isinstance(each, Event) else (each, None, None) for each in outcome]
         for one, (value, meta, id_) in zip(made, new, strict=True):
-            one.value = value
+            one.value = value if one is event else copied(value)  # the values can share containers
             if meta is not None and meta is not one.meta:
                 one.meta = dict(meta)
                 one.id = one.id if id_ is None else id_
-        out += made
+        if not ports:
+            out += made
+            return
+        for one, port in zip(made, ports, strict=True):
+            (out if port == "out" else self._elsewhere.setdefault(port, [])).append(one)
+
+    def _emit_all(self, out: list[Event]) -> None:
+        self.emit(out)
+        if self._elsewhere:
+            elsewhere, self._elsewhere = self._elsewhere, {}
+            for port, events in elsewhere.items():
+                self.emit(events, port)
+
+    @property
+    def _declared(self) -> str:
+        """Return what is declared, and the remedy, for an error text."""
+        known = f"it has the ports {', '.join(self._ports)}" if self._ports else "it has no ports"
+        return f"{known}: declare this one with @operator(ports=[...])"
 
     def busy(self) -> bool:
         return bool(self._todo) or len(self._order) >= max(BATCH, 2 * self._concurrency)

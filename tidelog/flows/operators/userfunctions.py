@@ -5,6 +5,8 @@
     def f(value): yield ...             each value becomes an event; without values, the event is discarded
     async def f(value) ...              the same, asynchronously
     class F: def __call__(self, value)  an object per position in a pipeline of each instance; it can have state
+
+A result ``To(port, value)`` is sent to a port that is declared by ``@operator(ports=[...])``.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Final, Literal, TypeAlias, TypeVar, overload
+from typing import Any, Final, Literal, TypeAlias, TypeVar, final, overload
 
 from tidelog.flows.api.cancellation import from_outside
 from tidelog.flows.api.errors import RetryError
@@ -32,19 +34,35 @@ _MARK: Final = "__tidelog_operator__"
 @overload
 def operator(call: F, /) -> F: ...
 @overload
-def operator(*, concurrency: int = 1, in_: ExecutionMode = "loop") -> Callable[[F], F]: ...
-def operator(call: Any = None, /, *, concurrency: int = 1, in_: ExecutionMode = "loop") -> Any:
+def operator(
+    *, concurrency: int = 1, in_: ExecutionMode = "loop", ports: Sequence[str] = ()
+) -> Callable[[F], F]: ...
+def operator(
+    call: Any = None, /, *, concurrency: int = 1, in_: ExecutionMode = "loop", ports: Sequence[str] = ()
+) -> Any:
     """Set how a function is called by the operator ``python``. The function itself is returned unchanged.
 
         >>> @operator(concurrency=8)
         ... async def add_customer(order): ...
+
+    ports: the names that the function uses in ``To``. They must be connected.
     """
+    names = (ports,) if isinstance(ports, str) else tuple(dict.fromkeys(ports))
 
     def mark(function: Any) -> Any:
-        setattr(function, _MARK, (concurrency, in_))
+        setattr(function, _MARK, (concurrency, in_, names))
         return function
 
     return mark if call is None else mark(call)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class To:
+    """A result of a function: a value, or an event, and the port to which it is sent. A value None is sent as well."""
+
+    port: str
+    value: Any
 
 
 @dataclass(frozen=True)
@@ -54,6 +72,7 @@ class DeclaredOperator:
     call: Any
     concurrency: int
     where: ExecutionMode
+    ports: tuple[str, ...]
 
     @classmethod
     def of(cls, given: Any) -> DeclaredOperator:
@@ -61,7 +80,7 @@ class DeclaredOperator:
         call = _imported(given) if isinstance(given, str) else given
         if not callable(call):
             raise ValueError(f"{given!r} is not a function, or its name as module:function")
-        marked: tuple[int, ExecutionMode] = getattr(call, _MARK, (1, "loop"))
+        marked: tuple[int, ExecutionMode, tuple[str, ...]] = getattr(call, _MARK, (1, "loop", ()))
         return cls(call, *marked)
 
 
