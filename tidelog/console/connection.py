@@ -61,7 +61,7 @@ class UserConnection:
         try:
             return await needs_no_password(self._access, NAME)
         except (OSError, TimeoutError) as error:
-            raise UnavailableError(f"no answer from {self._access.places}: {error or 'timeout'}") from None
+            raise UnavailableError(f"no answer from {self._access.places}: {str(error) or 'timeout'}") from None
 
     async def read(self, *calls: Call[Any]) -> list[Any]:
         """Send calls that change nothing. Returns their results; an error reply takes the place of its result.
@@ -136,7 +136,7 @@ class UserConnection:
                 raise SessionEndedError(message_of(error)) from None
             raise UnavailableError(message_of(error)) from None
         except (OSError, TimeoutError) as error:
-            raise UnavailableError(f"no answer from {self._access.places}: {error or 'timeout'}") from None
+            raise UnavailableError(f"no answer from {self._access.places}: {str(error) or 'timeout'}") from None
 
     def close(self) -> None:
         """Close the connection, and forget the password."""

@@ -108,7 +108,7 @@ class GatewayUser:
                 raise ServerUnavailableError(str(error)) from None
             raise problem_of(error) from None
         except (OSError, TimeoutError) as error:
-            raise ServerUnavailableError(f"no answer from {self._access.places}: {error or 'timeout'}") from None
+            raise ServerUnavailableError(f"no answer from {self._access.places}: {str(error) or 'timeout'}") from None
 
     async def _needs_no_password(self) -> bool:
         try:
