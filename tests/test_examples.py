@@ -94,6 +94,7 @@ def test_every_example_is_run_here() -> None:
     elsewhere = {
         "workers_readings.py",  # by tests/test_readme.py and tests/test_demo_workers.py
         "jobs_clicks.py",  # by tests/tidelog/jobs/test_clicks.py
+        "gateway_chat.py",  # by tests/tidelog/gateway/test_gateway_example.py
     }
     text = Path(__file__).read_text()
     assert all(f'"{path.name}"' in text for path in EXAMPLES.iterdir() if path.suffix and path.name not in elsewhere)
