@@ -46,8 +46,8 @@ def run(backup: ContinuousBackup, stop: threading.Event) -> None:
         stopped_at = stopped_at or time.monotonic()
         if time.monotonic() - stopped_at > MOST_STOPPING:
             raise AbandonedError(
-                f"the process ends after {MOST_STOPPING:g} seconds, because something hangs: {backup.monitor.activity}."
-                f" {backup.unwritten}"
+                f"the process ends {MOST_STOPPING:g} seconds after the signal, with work in progress:"
+                f" {backup.monitor.activity}. {backup.unwritten}"
             )
     if failed:
         raise failed[0]

@@ -64,13 +64,13 @@ def test_pause_resume_and_reset(tidelog_server: Server, tmp_path: Path) -> None:
             with tidelog_server.client() as client:
                 client.tmappend("jobs", ["n"], [(n,) for n in range(5)])
                 await until(lambda: client.tlen("done") == 5)
-                assert "main is paused within seconds" in await post("pause")
+                assert "main will be paused within seconds" in await post("pause")
                 await until(lambda: shows("paused:api"))
                 assert "5 entries" in await post("preview", to="earliest")
                 assert "1 group reset to earliest" in await post("reset", to="earliest")
-                assert "main is running within seconds" in await post("resume")
+                assert "main will be running within seconds" in await post("resume")
                 await until(lambda: client.tlen("done") == 10)
-                assert "in is paused" in await post("pause", connector="in")
+                assert "in will be paused" in await post("pause", connector="in")
                 await until(lambda: shows("paused:in"))
                 assert (await visitor.post(PATH.replace("flow?", "flow/pause?"), {"connector": "x"}, **token))[0] == 404
                 assert "yesterday" in await post("preview", to="yesterday")

@@ -107,7 +107,7 @@ class FlowPages:
         _, problem = await self._operate(request, action, changing(process, edit), **detail)
         when = "within seconds" if seen.running else "after the next start, because no process runs it"
         return self._site.part(
-            "operation_done.html", problem=problem, done=f"{connector or name} is {status} {when}."
+            "operation_done.html", problem=problem, done=f"{connector or name} will be {status} {when}."
         )  # fmt: skip
 
     async def _operate(self, request: web.Request, action: str, steps: Steps[Any], **detail: Any) -> tuple[Any, str]:
