@@ -58,6 +58,10 @@ def unauthorized(code: str, detail: str, challenge: str = CHALLENGE) -> ProblemE
     return ProblemError(401, code, detail, {"WWW-Authenticate": challenge})
 
 
+def no_password() -> ProblemError:
+    return unauthorized("no-password", "The default user without a password has access on the machine only.")
+
+
 def expired() -> ProblemError:
     """Return the error of a token. It does not ask for a password, so browsers show no dialog."""
     text = "The token is unknown, or has expired. POST /v1/tokens returns another one."

@@ -97,10 +97,7 @@ async def _authenticated(site: GatewaySite, request: web.Request) -> GatewayUser
     scheme, _, credentials = header.partition(" ")
     on_machine = site.local and not is_forwarded(request.headers)
     if scheme.lower() == "basic":
-        user = await _log_in(site, *_basic(credentials), request)
-        if user.open_to_all and not on_machine:
-            raise unauthorized("no-password", "The default user without a password has access on the machine only.")
-        return user
+        return await _log_in(site, *_basic(credentials), request, on_machine)
     if header:
         raise unauthorized("unknown-scheme", "Authorization must be Basic, with USER:PASSWORD, or Bearer with a token.")
     if not on_machine:
@@ -108,9 +105,11 @@ async def _authenticated(site: GatewaySite, request: web.Request) -> GatewayUser
     return await site.users.log_in(DEFAULT_USER, "", "")
 
 
-async def _log_in(site: GatewaySite, name: str, password: str, request: web.Request) -> GatewayUser:
+async def _log_in(
+    site: GatewaySite, name: str, password: str, request: web.Request, on_machine: bool
+) -> GatewayUser:  # fmt: skip
     try:
-        return await site.users.log_in(name, password, request.remote or "unknown")
+        return await site.users.log_in(name, password, request.remote or "unknown", on_machine)
     except ProblemError as error:
         if error.status in (401, 403):
             log.warning("login of %r from %s: %s", name[:100], request.remote, error)

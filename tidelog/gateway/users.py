@@ -28,7 +28,7 @@ from typing import Any, Final
 import redis
 
 from tidelog.client.entries import Batch
-from tidelog.gateway.errors import ProblemError, ServerUnavailableError, problem_of, unavailable
+from tidelog.gateway.errors import ProblemError, ServerUnavailableError, no_password, problem_of, unavailable
 from tidelog.gateway.limits import READS, USERS
 from tidelog.operating.loginfailures import FAILURES, WINDOW, LoginFailures
 from tidelog.operating.tasks import BackgroundTasks
@@ -201,21 +201,26 @@ class GatewayUsers:
         self._access = access
         self._failures = LoginFailures(clock)
         self._users: dict[tuple[str, bytes], GatewayUser] = {}
-        self._logins: dict[tuple[str, bytes], asyncio.Task[GatewayUser]] = {}
+        self._logins: dict[tuple[str, bytes, bool], asyncio.Task[GatewayUser]] = {}
         self._tasks = BackgroundTasks(_retrieve)
         self._reads = asyncio.Semaphore(READS)
         self._secret = secrets.token_bytes(32)
 
-    async def log_in(self, name: str, password: str, address: str) -> GatewayUser:
-        """Return a user. address: that of the client; empty: a failure does not count. Raises ProblemError."""
+    async def log_in(self, name: str, password: str, address: str, on_machine: bool = True) -> GatewayUser:
+        """Return a user. Raises ProblemError.
+
+        address: that of the client; empty: a failure does not count. on_machine: the client is on this machine, so the
+        default user needs no password.
+        """
         key = name, hmac.digest(self._secret, password.encode(), hashlib.sha256)
         known = self._users.get(key)
         if known is not None:
-            return await self.verified(known)
-        login = self._logins.get(key)
+            return _checked(await self.verified(known), on_machine)
+        login = self._logins.get((*key, on_machine))
         if login is None:
-            login = self._logins[key] = self._tasks.spawn(self._log_in(key, password, address))
-            login.add_done_callback(lambda _: self._logins.pop(key, None))
+            login = self._tasks.spawn(self._log_in(key, password, address, on_machine))
+            self._logins[*key, on_machine] = login
+            login.add_done_callback(lambda _: self._logins.pop((*key, on_machine), None))
         try:
             return await asyncio.shield(login)
         except ServerUnavailableError as error:
@@ -242,13 +247,18 @@ class GatewayUsers:
         for user in list(self._users.values()):
             self._forget(user)
 
-    async def _log_in(self, key: tuple[str, bytes], password: str, address: str) -> GatewayUser:
+    async def _log_in(
+        self, key: tuple[str, bytes], password: str, address: str, on_machine: bool
+    ) -> GatewayUser:  # fmt: skip
         if address and not await self._failures.admits(address):
             text = f"{FAILURES} logins from this address have failed. Try again in a minute."
             raise ProblemError(429, "too-many-failures", text, {"Retry-After": f"{WINDOW:.0f}"})
         user = GatewayUser(self._access, key[0], password, self._reads)
         with self._failures.attempt(address, ProblemError) if address else nullcontext():
             await user.verify()
+            if user.open_to_all and not on_machine:
+                user.close()
+            _checked(user, on_machine)
         if len(self._users) >= USERS:
             unused = min((each for each in self._users.values() if not each.in_use), key=_used, default=None)
             if unused is None:
@@ -262,6 +272,13 @@ class GatewayUsers:
         for key in [key for key, each in self._users.items() if each is user]:
             del self._users[key]
         user.close()
+
+
+def _checked(user: GatewayUser, on_machine: bool) -> GatewayUser:
+    """Return a user. Raises ProblemError if it needs no password, and the client is not on this machine."""
+    if user.open_to_all and not on_machine:
+        raise no_password()
+    return user
 
 
 def _used(user: GatewayUser) -> float:

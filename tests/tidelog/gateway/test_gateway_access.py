@@ -135,6 +135,7 @@ def test_other_machines_need_credentials(tidelog_server: Server) -> None:
         assert (await caller.get(S))[1]["code"] == "no-credentials"
         for password in ("", "any"):  # the server accepts any password for a user without one
             assert (await caller.as_user("default", password).get(S))[1]["code"] == "no-password"
+        assert not gateway.site.users._users  # each password would be another user
         with tidelog_server.client() as client:
             client.redis.config_set("requirepass", "secret")
         try:
