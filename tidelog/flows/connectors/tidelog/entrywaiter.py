@@ -146,7 +146,7 @@ class EntryWaiter:
             self._awaited = keys
             wait.add_done_callback(self._ended)
         while not wait.done():
-            if self._due:
+            if self._due and not self._interrupted:  # a pause may arrive while the connection is opened
                 self._due = False
                 return list(keys)  # the TWAIT continues, for the next call
             if await self._ring(None):
