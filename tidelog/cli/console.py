@@ -18,7 +18,7 @@ from tidelog.transport.access import Access
 @click.option("--tls-cert", type=click.Path(), help="Certificate of the console, PEM; the address is then https://.")
 @click.option("--tls-key", type=click.Path(), help="Key of the certificate, PEM. Default: in the file of --tls-cert.")
 @click.option("--without-tls", is_flag=True, help="Let other machines connect without TLS.")
-@click.option("--audit-log", type=click.Path(), help="File of the audit log. Default: the log.")
+@click.option("--audit-log", type=click.Path(), help="File of the audit log. Default: the log of the console.")
 @click.option("--no-history", is_flag=True, help="Do not record the numbers of the plots on the server.")
 @logging_options("info")
 def console(

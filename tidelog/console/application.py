@@ -94,7 +94,7 @@ class ConsoleServer:
     def __init__(self, options: ConsoleOptions) -> None:
         access = options.access
         if access.username or access.password or any("@" in url for url in access.urls):
-            raise ConsoleError("the URL has a user or password: users of the console log in with their own")
+            raise ConsoleError("the URL has a user or password: remove it, users of the console log in with their own")
         try:
             self._host, self._port = listen_address(options.listen, DEFAULT_LISTEN)
             secured = options.cert_file is not None

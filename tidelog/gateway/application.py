@@ -57,7 +57,7 @@ class GatewayServer:
     def __init__(self, options: GatewayOptions) -> None:
         access = options.access
         if access.username or access.password or any("@" in url for url in access.urls):
-            raise GatewayError("the URL has a user or password: users of the gateway send their own")
+            raise GatewayError("the URL has a user or password: remove it, users of the gateway send their own")
         try:
             self._host, self._port = listen_address(options.listen, DEFAULT_LISTEN)
             secured = options.cert_file is not None

@@ -24,7 +24,7 @@ def delays_of(call: GatewayCall, entries: list[Flat], token: str | None) -> list
         return None
     others = [name for name in call.query if name.startswith("max")]
     if others or (delay is not None and at is not None):
-        text = f"{others[0]} is for entries that are appended at once." if others else "Use either delay or at."
+        text = f"{others[0]} can't be combined with delay or at." if others else "Use either delay or at, not both."
         raise ProblemError(400, "invalid-parameter", text)
     ms = None if delay is None else round(delay * 1000)
     return [

@@ -49,7 +49,7 @@ def check_options(call: GatewayCall) -> None:
     """Raise ProblemError if a parameter of groups is given without ``group``."""
     for name in OPTIONS:
         if name in call.query:
-            raise ProblemError(400, "invalid-parameter", f"{name} needs group.")
+            raise ProblemError(400, "invalid-parameter", f"The parameter {name} requires group=NAME.")
 
 
 async def read_group(call: GatewayCall, media: str) -> web.Response:
@@ -119,7 +119,7 @@ def _read(call: GatewayCall, limit: int, size: int, block: int | None) -> Call[B
 async def _ids(call: GatewayCall) -> list[str]:
     ids = (await call.record(IdsBody)).ids
     if not 0 < len(ids) <= ENTRIES:
-        raise ProblemError(422, "invalid-body", f"ids: there must be 1 to {ENTRIES}.")
+        raise ProblemError(422, "invalid-body", f"ids must be a list of 1 to {ENTRIES} IDs.")
     for each in ids:
         try:
             StreamId.parse(each)

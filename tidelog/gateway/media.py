@@ -24,7 +24,7 @@ def accepted(header: str, offered: Sequence[str]) -> str:
         if quality > best:
             best, found = quality, kind
     if not found:
-        raise ProblemError(406, "not-acceptable", f"Accept: the media types are {', '.join(offered)}.")
+        raise ProblemError(406, "not-acceptable", f"Accept must permit one of these media types: {', '.join(offered)}.")
     return found
 
 

@@ -52,10 +52,10 @@ async def put(call: GatewayCall) -> web.Response:
     except ValueError as error:
         raise ProblemError(422, "invalid-body", str(error)) from None
     if policy.count is None and policy.ms is None and policy.bytes is None:
-        text = "One of maxcount, maxage and maxbytes is needed. DELETE removes a policy."
+        text = "A policy has at least one of maxcount, maxage, and maxbytes. DELETE removes a policy."
         raise ProblemError(422, "invalid-body", text)
     if policy.limit is not None and not policy.groups:
-        raise ProblemError(422, "invalid-body", "limit needs groups.")
+        raise ProblemError(422, "invalid-body", "limit requires groups: true.")
     evicted = await call.user.read(calls.tcfg_retain(call.key, policy, dry=call.query.get("dry", False)))
     return json_response({"evicted": evicted})
 

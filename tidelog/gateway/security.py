@@ -149,7 +149,7 @@ def refused(request: web.Request, error: Exception) -> web.Response:
     """Return the response to a request that failed."""
     if isinstance(error, web.HTTPMethodNotAllowed):
         allowed = ", ".join(sorted(error.allowed_methods))
-        error = ProblemError(405, "wrong-method", f"The methods here are {allowed}.", {"Allow": allowed})
+        error = ProblemError(405, "wrong-method", f"This resource has the methods {allowed}.", {"Allow": allowed})
     elif isinstance(error, web.HTTPNotFound):
         error = ProblemError(404, "no-such-resource", "There is no such resource. GET /v1/openapi.json lists all.")
     elif isinstance(error, web.HTTPException):

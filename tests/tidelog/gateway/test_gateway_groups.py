@@ -132,7 +132,7 @@ def test_limits_and_rights_of_groups(tidelog_server: Server, monkeypatch: pytest
             assert (await caller.post(f"{S}/groups/nobody/{path}", body))[0] == status, (path, body)
         big = await caller.call("POST", f"{S}/groups/g/ack", b"x" * 200_000, Content_Type="application/json")
         assert big[0] == 413
-        assert (await caller.get(f"{S}?retry=5s"))[1]["detail"] == "retry needs group."
+        assert (await caller.get(f"{S}?retry=5s"))[1]["detail"] == "The parameter retry requires group=NAME."
         assert (await caller.get(f"{S}?group="))[0] == 400
 
     visit(tidelog_server, test)
