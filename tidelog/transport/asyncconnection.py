@@ -178,12 +178,52 @@ async def connect_to_leader(access: Access, name: str) -> AsyncConnection:
     url = access.urls[0]
     if access.movable:
         try:
-            url = await asyncio.to_thread(leader_url, access, name)
+            url = await _leader_of(access, name)
         except ReplyError as error:
             if is_temporary(error):
                 raise ConnectionError(str(error)) from None
             raise redis.ResponseError(str(error)) from None
     return await connect(access, url, name)
+
+
+_Servers = tuple[tuple[str, ...], tuple[str, ...], str]
+_lookups: dict[tuple[asyncio.AbstractEventLoop, _Servers], asyncio.Task[str]] = {}  # in progress
+_leaders: dict[_Servers, str] = {}  # the last leaders that lookups found
+
+
+async def _leader_of(access: Access, name: str) -> str:
+    """Return the URL of the current leader. Raises as ``leader_url`` does.
+
+    Connections that are opened at the same time share a lookup: it occupies a thread, for seconds if a server hangs. It
+    asks the last leader first, so a server that hangs delays one lookup only.
+    """
+    servers = tuple(access.urls), tuple(access.sentinels), access.service
+    at = asyncio.get_running_loop(), servers
+    lookup = _lookups.get(at)
+    shared = lookup is not None
+    if lookup is None:
+        lookup = _lookups[at] = asyncio.create_task(_look_up(access, name, servers))
+        lookup.add_done_callback(lambda done: _finished(at, done))
+    try:
+        return await asyncio.shield(lookup)
+    except ReplyError as error:
+        if not shared or is_temporary(error):
+            raise
+    return await asyncio.to_thread(leader_url, access, name)  # the server refused another user
+
+
+async def _look_up(access: Access, name: str, servers: _Servers) -> str:
+    last = _leaders.get(servers)
+    if last in access.urls:
+        access = replace(access, urls=(last, *(url for url in access.urls if url != last)))
+    found = _leaders[servers] = await asyncio.to_thread(leader_url, access, name)
+    return found
+
+
+def _finished(at: tuple[asyncio.AbstractEventLoop, _Servers], lookup: asyncio.Task[str]) -> None:
+    del _lookups[at]
+    if not lookup.cancelled():
+        lookup.exception()  # every connection that waited for it may have been cancelled
 
 
 async def needs_no_password(access: Access, name: str) -> bool:
