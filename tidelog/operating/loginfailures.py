@@ -16,7 +16,7 @@ from typing import Final
 
 FAILURES: Final = 10  # failed logins from one address within WINDOW; further logins are refused
 WINDOW: Final = 60.0  # s
-PATIENCE: Final = 10.0  # s for which a login waits for others in progress
+PATIENCE: Final = 15.0  # s for which a login waits for others in progress, each of which takes 10 s if a server hangs
 ADDRESSES: Final = 10_000  # addresses whose failed logins are recorded
 
 
