@@ -116,6 +116,11 @@ def backups(place: BackupTarget) -> list[str]:
     return sorted(name for name in names if NAME.fullmatch(name))
 
 
+def offset_of(name: str) -> int:
+    """Return the log offset of the backup with this name."""
+    return int(name.rpartition("-")[2])
+
+
 def load(place: BackupTarget, name: str) -> BackupManifest:
     """Load the manifest of the backup with this name. Raises BackupError."""
     shown = f"{place.shown}/{name}{ENDING}"

@@ -15,10 +15,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import zip_longest
 
 from tidelog.backup import logstate
 from tidelog.backup.logchunks import FOLDER, LogChunk
-from tidelog.backup.manifest import BackupManifest, backups, load
+from tidelog.backup.manifest import BackupManifest, backups, load, offset_of
 from tidelog.backup.overlaps import resolved
 from tidelog.backup.targets import BackupError, BackupTarget
 
@@ -31,6 +32,7 @@ class StoredLog:
     chunks: list[LogChunk]  # in order, not empty; each record is in one of them
     state: logstate.LogState | None  # None: missing
     superfluous: list[LogChunk] = field(default_factory=list)  # other chunks with the same records, see ``overlaps``
+    unfollowed: dict[str, int] = field(default_factory=dict)  # base backups, and their log offsets, before ``chunks``
 
     @property
     def end_ms(self) -> int:
@@ -41,6 +43,8 @@ class StoredLog:
 
     def holes(self) -> Iterator[tuple[int, int]]:
         """Yield the log offsets between which chunks are missing; the second is -1 at the end of the log."""
+        if self.unfollowed:
+            yield min(self.unfollowed.values()), self.chunks[0].begin
         for one, two in zip(self.chunks, self.chunks[1:], strict=False):
             if one.end < two.begin:
                 yield one.end, two.begin
@@ -97,14 +101,29 @@ def _logs(place: BackupTarget) -> list[StoredLog]:
         log, _, name = file.removeprefix(f"{FOLDER}/").partition("/")
         if (chunk := LogChunk.named(log, name, size)) is not None:
             found[log].append(chunk)
-    made = []
-    for name in sorted(found):
+    made, names, bases = [], sorted(found), backups(place) if found else []
+    for name, following in zip_longest(names, names[1:]):
         state = None
         with suppress(BackupError):
             state = logstate.read(place, name)
         used, superfluous = resolved(found[name])
-        made.append(StoredLog(name, used, state, superfluous))
+        those = [base for base in bases if name <= base and (following is None or base < following)]
+        made.append(StoredLog(name, used, state, superfluous, _unfollowed(place, name, used, those)))
     return made
+
+
+def _unfollowed(place: BackupTarget, log: str, chunks: list[LogChunk], bases: list[str]) -> dict[str, int]:
+    """Return which of the base backups that were taken during a log are before its first chunk, with their log offsets.
+
+    The log must follow the one with which it began, and those with a replication ID of the log (Rule 1).
+    """
+    found, replids = dict[str, int](), {chunk.replid for chunk in chunks}
+    for base in bases:
+        if offset_of(base) < chunks[0].begin:
+            with suppress(BackupError):  # of a damaged manifest
+                if base == log or load(place, base).replid in replids:
+                    found[base] = offset_of(base)
+    return found
 
 
 def chunks_of(place: BackupTarget, log: str) -> list[LogChunk]:

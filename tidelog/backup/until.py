@@ -89,8 +89,12 @@ def log_after(place: BackupTarget, base: BackupManifest | None) -> list[LogChunk
         chunks = [chunk for log in stored for chunk in log.chunks]
     else:
         chunks = [c for r in found if base.name in {b.name for b in r.bases} for c in r.after(base, r.end)]
-        stored = [log for log in stored if log.name in {chunk.log for chunk in chunks}]
-        stored = [log for log in stored if any(begin >= chunks[-1].end for begin, _ in log.holes())]
+        names = {chunk.log for chunk in chunks}
+        stored = [
+            log for log in stored
+            if base.name in log.unfollowed
+            or (log.name in names and any(begin >= chunks[-1].end for begin, _ in log.holes()))
+        ]  # fmt: skip
     gaps = [log for log in stored if [*log.holes()]]
     if gaps:
         raise BackupError(f"{_missing(place, gaps)}; {_restorable(found)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -13,11 +14,13 @@ from hypothesis import strategies as st
 
 from storage.model import records
 from tests.tidelog.backup.test_manifest import MADE
-from tidelog.backup import logchunks, logstate, ranges, until
+from tidelog.backup import logchunks, logstate, manifest, ranges, until
 from tidelog.backup.frames import LogPart
+from tidelog.backup.lock import TargetLock
 from tidelog.backup.logstate import LogState
 from tidelog.backup.logwriter import LogWriter
 from tidelog.backup.manifest import ENDING, BackupManifest
+from tidelog.backup.retention import prune
 from tidelog.backup.source import LogPosition
 from tidelog.backup.targets import BackupError, LocalTarget
 from tidelog.backup.until import RestorePoint
@@ -216,3 +219,29 @@ def test_a_damaged_header(place: LocalTarget) -> None:
     other, other_raw = logchunks.encode("log", ID, "", content.groups[:1], content.times)
     assert logchunks.LogChunk.named("log", other.name, len(other_raw)) == other
     assert logchunks.LogChunk.named("log", "state.json", 10) is None
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+def test_the_first_file_of_a_log_is_missing(pruned: bool, place: LocalTarget) -> None:
+    """It follows a base backup, so that verify must name it. The log continues after a part that --keep has removed."""
+    log = writer(base(place))
+    for number in range(6):
+        add(log, place, (100 * (number + 1), [b"%d" % number * 10]))
+    kept = base(place, BEGAN + 250, offset=1025)
+    if pruned:
+        with TargetLock(place) as lock:
+            prune(place, 1, lock)
+    assert len(until.log_after(place, None)) == (4 if pruned else 6)
+    assert [log.unfollowed for log in ranges.logs(place)] == [{}]
+    first = ranges.logs(place)[0].chunks[0]
+    place.remove(first.file)
+    oldest = manifest.load(place, manifest.backups(place)[0])
+    missing = rf"{re.escape(first.name)} is missing \(the log from offset {1025 if pruned else 1000:,} on\)"
+    for wanted in (oldest, None):
+        with pytest.raises(BackupError, match=missing):
+            until.log_after(place, wanted)
+    if not pruned:
+        assert [chunk.begin for chunk in until.log_after(place, kept)] == [1020, 1030, 1040, 1050]
+    else:
+        with pytest.raises(BackupError, match=missing):
+            until.latest(place)
