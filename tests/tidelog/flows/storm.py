@@ -359,8 +359,11 @@ class Storm:
                     self.wrong.append(f"{case}: paused, and it is {body['status']}")
                 await asyncio.sleep(self._chance.choice([0.0, 0.1, 0.3]))
                 after = await self._emitted(case)
-                if before is not None and after is not None and before[0] == after[0] and before != after:
-                    self.wrong.append(f"{case}: sent although it is paused: {before} {after}")
+                if before is not None and after is not None and before[0] == after[0]:
+                    # A flow whose replacement ends meanwhile counts from 0 again.
+                    more = {name: count for name, count in after[1].items() if count > before[1].get(name, 0)}
+                    if more:
+                        self.wrong.append(f"{case}: sent although it is paused: {before} {more}")
             await self.ask("PATCH", f"/v1/flows/{case.name}", {"status": "running"})
 
     async def _emitted(self, case: Case) -> tuple[str, dict[str, int]] | None:
