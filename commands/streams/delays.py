@@ -77,7 +77,12 @@ def _delay(ctx: Context, argv: list[bytes], wall: int) -> bytes:
             raise CommandError(f"ERR the token of a delayed entry has 1 to {LONGEST_TOKEN} bytes")
     if len(argv) < at + 2 or (len(argv) - at) & 1:
         raise errors.arity("tdelay")
-    due = positive(argv[3]) if wall else ctx.served() + span(argv[3])
+    if wall:
+        due = positive(argv[3])
+    else:
+        served = ctx.served()
+        ks.served_seen = max(ks.served_seen, served)
+        due = served + span(argv[3])
     if not 0 <= due <= LAST_DUE:
         raise CommandError(errors.NOT_INTEGER)
     stream, delayed = ks.stream(name, now), ks.delayed.get(name)

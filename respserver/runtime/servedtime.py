@@ -61,7 +61,12 @@ class ServedTime(ServerPart):
             self._stalled = mono
         else:
             counted = passed
+        # Served time has passed until the last TDELAY IN, up to 200 ms after an update. If it went back, the next entry
+        # with the same delay would be delivered before that one.
+        counted = max(counted, min(ks.served_seen - self._at, longest))
+        ks.served_seen = -UNBOUNDED
         if self._closed:
+            self._at += counted
             ks.served_from = ks.served_to = self._at
             return
         self._at += counted

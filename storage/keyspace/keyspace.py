@@ -69,6 +69,7 @@ class Keyspace(KeyTable):
         self.away = 0  # ms: wall-clock time minus served time
         # Bounds of the current served time. Set by the server; unbounded on a replica.
         self.served_from, self.served_to = -UNBOUNDED, UNBOUNDED
+        self.served_seen = -UNBOUNDED  # latest served time of a delayed entry's call since the last update
         self.log: list[bytes] = []  # parts of the records of the current tick; not empty if anything was logged
         self._heads = RecordHeads()
         self._evicted: dict[bytes, Stream] = {}  # streams with evictions that are not logged yet, see evict_before()

@@ -266,6 +266,24 @@ def test_a_refused_call_that_makes_no_sense_is_refused_all_the_same(hand: Runnin
         assert c(*call).startswith("NOREPLICAS"), call
 
 
+def stop_between_updates(hand: RunningServer, _: Raw) -> None:
+    hand.call(lambda: hand.server.clock.move(4000))  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("away", [stop_between_updates, pause])
+def test_served_time_never_goes_back(hand: RunningServer, connect: Connect, away: Callable[..., None]) -> None:
+    """Entries with the same delay are delivered in the order of their calls, even if the server stalls in between."""
+    client = connect()
+    client("TDELAY", "later", "IN", 3_600_000, "n", 0)  # the first delayed entry
+    hand.stall(0)
+    hand.call(lambda: hand.server.clock.move(80))  # type: ignore[attr-defined]  # as between two updates
+    client("TDELAY", "later", "IN", 3_600_000, "n", 1)
+    away(hand, client)
+    client("TDELAY", "later", "IN", 3_600_000, "n", 2)
+    listed = client("TDELAY", "later", "LIST")[1]
+    assert [entry[-1] if isinstance(entry[-1], bytes) else entry[-1][-1] for entry in listed] == [b"0", b"1", b"2"]
+
+
 def test_redis_time_goes_on(hand: RunningServer, connect: Connect) -> None:
     """Keys expire, and consumers' messages are idle, by the wall clock."""
     c = connect()
