@@ -278,9 +278,9 @@ async def bill(order: Order) -> None:
         send(topic, 3000)
         workers = [stack.enter_context(process(tidelog_server, tmp_path, source)) for _ in range(2)]
         for turn in range(6):
-            before = len(told(client, "ended"))
+            least = min(len(told(client, "ended")) + 50, 3000)
             workers.append(stack.enter_context(process(tidelog_server, tmp_path, source)))
-            eventually(lambda least=min(before + 50, 3000): len(told(client, "ended")) >= least)  # type: ignore[misc]
+            eventually(lambda least=least: len(told(client, "ended")) >= least)  # type: ignore[misc]
             worker = workers.pop(chance.randrange(len(workers)))
             worker.signal(signal.SIGKILL if turn % 2 else signal.SIGTERM)
             worker.wait()
