@@ -40,6 +40,13 @@ def resident(pid: int) -> int:
     raise OSError("no RssAnon")
 
 
+def save(client: redis.Redis) -> None:
+    """SAVE, after a checkpoint in progress, during which it would be refused."""
+    while int(client.info("persistence")["rdb_bgsave_in_progress"]):
+        time.sleep(0.02)
+    client.execute_command("SAVE")
+
+
 def add(client: redis.Redis, dues: Iterator[int]) -> None:
     """Add an entry for each due time (ms since epoch)."""
     pipe = client.pipeline(transaction=False)
@@ -54,13 +61,13 @@ def memory(server: Server, count: int) -> None:
     client = redis.Redis(port=server.port)
     pid, rng = server.pid, random.Random(1)
     client.execute_command("TDELAY", "jobs", "IN", HOUR, "f", "v")
-    client.execute_command("SAVE")
+    save(client)
     used, rss = client.info("memory")["used_memory"], resident(pid)
     start = time.time() * 1000 + HOUR
     began = time.perf_counter()
     add(client, (int(start + rng.random() * 24 * HOUR) for _ in range(count)))
     took = time.perf_counter() - began
-    client.execute_command("SAVE")
+    save(client)
     client.execute_command("CONFIG", "SET", "node-cache-size", 0)
     held = client.info("memory")["used_memory"] - used
     print(f"{count} delayed: {took / count * 1e6:.1f} us each to add")
@@ -87,7 +94,7 @@ def pings(server: Server, seconds: int, order: str) -> None:
         if order == "random":
             random.Random(1).shuffle(dues)
         add(client, iter(dues))
-        client.execute_command("SAVE")
+        save(client)
         left = begin / 1000 - time.time()
         assert left > 0, "adding took too long"
         time.sleep(left)
@@ -121,7 +128,7 @@ def backlog(server: Server, count: int) -> None:
         if number % PIPELINE == 0:
             pipe.execute()
     pipe.execute()
-    client.execute_command("SAVE")
+    save(client)
     client.execute_command("CONFIG", "SET", "node-cache-size", 0)  # drops the nodes
     client.execute_command("CONFIG", "SET", "node-cache-size", BACKLOG_CACHE)
     os.kill(server.pid, signal.SIGSTOP)  # so that all of them are due
