@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import random
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -198,3 +199,17 @@ class Events:
                 if len(found) == number:
                     break
         return found
+
+
+async def ids_until_end(caller: Caller, path: str, chance: random.Random) -> list[str]:
+    """Read a stream up to the entry with the field ``end``, and disconnect at random. Returns the IDs."""
+    found: list[str] = []
+    reader = Events(caller, f"{path}?after=0.0")
+    while True:
+        async with reader.open(), asyncio.timeout(PATIENCE):
+            async for event in reader:
+                found.append(event.id)
+                if "end" in event.data["fields"]:
+                    return found
+                if chance.random() < 0.03:
+                    break

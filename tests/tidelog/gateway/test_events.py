@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.tidelog.gateway.gatewaykit import Caller, Events, add_user, visit
+from tests.tidelog.gateway.gatewaykit import Caller, Events, add_user, ids_until_end, visit
 from tests.waiting import until
 from tidelog.client import Client
 from tidelog.client.entries import Batch, Entry, Span, StreamId
@@ -159,19 +159,7 @@ def test_no_gap_and_no_duplicate(tidelog_server: Server, monkeypatch: pytest.Mon
                 appended.extend(await caller.append("chat", *[{"n": n, "x": "x" * size}] * number))
             appended.extend(await caller.append("chat", {"end": 1}))
 
-        async def read() -> list[str]:
-            found: list[str] = []
-            reader = Events(caller, f"{S}?after=0.0")
-            while True:
-                async with reader.open(), asyncio.timeout(30):
-                    async for event in reader:
-                        found.append(event.id)
-                        if "end" in event.data["fields"]:
-                            return found
-                        if chance.random() < 0.03:
-                            break
-
-        _, *found = await asyncio.gather(append(), *(read() for _ in range(6)))
+        _, *found = await asyncio.gather(append(), *(ids_until_end(caller, S, chance) for _ in range(6)))
         assert found == [appended] * 6
 
     visit(tidelog_server, test)

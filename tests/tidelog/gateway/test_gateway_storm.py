@@ -9,7 +9,7 @@ import time
 import pytest
 
 from tests.crash.storms import MINUTES, new_seed
-from tests.tidelog.gateway.gatewaykit import Caller, Events, visit
+from tests.tidelog.gateway.gatewaykit import Caller, ids_until_end, visit
 from tidelog.gateway import application, events, tails
 from tidelog.gateway.application import GatewayServer
 from tidelog.testing import Server, running_server
@@ -53,19 +53,7 @@ def storm(server: Server, seed: int) -> None:
                     await asyncio.to_thread(server.start)
             appended.extend(await caller.append("chat", {"end": 1}, Idempotency_Key=f"{seed}-end"))
 
-        async def read() -> list[str]:
-            found: list[str] = []
-            reader = Events(caller, f"{S}?after=0.0")
-            while True:
-                async with reader.open(), asyncio.timeout(60):
-                    async for event in reader:
-                        found.append(event.id)
-                        if "end" in event.data["fields"]:
-                            return found
-                        if chance.random() < 0.03:
-                            break
-
-        _, *found = await asyncio.gather(append(), *(read() for _ in range(6)))
+        _, *found = await asyncio.gather(append(), *(ids_until_end(caller, S, chance) for _ in range(6)))
         assert found == [appended] * 6
 
     visit(server, test)
