@@ -11,5 +11,6 @@ The members of a group keep their epoch, leader and in-sync set in it. Data and 
     keeper      renews the lease of a leader in a thread, while the server's event loop advances
     renewals    decides when a lease is renewed, and until when it is valid; no I/O, no clock
     simulated   a coordinator in memory on the clock of an event loop, for simulations and tests
+    slotmap     the map of a cluster: which group owns which hash slots; no I/O
     versions    a value in numbered files, the next of which only one process can create
 """
