@@ -53,6 +53,7 @@ OPERATORS: Final[dict[str, str]] = {
     "unbatch": "tidelog.flows.operators.split:UnbatchOperator",
     "batch": "tidelog.flows.operators.batch:BatchOperator",
     "window": "tidelog.flows.operators.window:WindowOperator",
+    "group_by": "tidelog.flows.operators.groupby:GroupByOperator",
     "dedup": "tidelog.flows.operators.dedup:DedupOperator",
     "ratelimit": "tidelog.flows.operators.ratelimit:RateLimitOperator",
     "bucket": "tidelog.flows.operators.bucket:BucketOperator",

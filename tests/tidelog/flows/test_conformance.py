@@ -33,6 +33,7 @@ OPERATORS: dict[str, Op] = {
     "passthrough": op("passthrough"), "where": op("where", "n > `2`"), "select": op("select", "key"),
     "python": op("python", call=lambda value: value), "split": op("split", "list"), "unbatch": op("unbatch"),
     "batch": op("batch", count=3, timeout="5s"), "window": op("window", time="5s", aggregates={"n": "count"}),
+    "group_by": op("group_by", key="@", path="list", aggregates={"n": "count"}),
     "ratelimit": op("ratelimit", rate=10.0), "bucket": op("bucket", rate=10.0),
     "sample": op("sample", 0.5), "delay": op("delay", "5s"), "retry": op("retry"),
     "fallback": op("fallback"), "counter": op("counter"), "history": op("history"),

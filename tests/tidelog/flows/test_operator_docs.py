@@ -15,7 +15,7 @@ import yaml
 from tests.tidelog import doctables
 from tidelog.flows import registry
 from tidelog.flows.declare import Op, operator_spec
-from tidelog.flows.operators.aggregates import KINDS
+from tidelog.flows.operators.aggregatekinds import KINDS
 from tidelog.options.structs import Problems
 
 ROOT = Path(__file__).parents[3]

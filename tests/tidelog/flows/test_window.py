@@ -366,7 +366,7 @@ def test_what_it_says_of_an_event_of_its_own() -> None:
         ({"aggregates": {"n": "count"}, "time": 1, "at": "t", "idle": 0}, "p[0].idle: it is 0"),
         ({"aggregates": {"n": "count"}, "count": 1, "max_open": 0}, "p[0].max_open: Expected `int` >= 1"),
         ({"aggregates": {"n": "count"}, "count": 1, "key": "["}, "key '['"),
-        ({"aggregates": {"n": "median"}, "count": 1}, "there is no aggregate 'median'; known are count, "),
+        ({"aggregates": {"n": "median"}, "count": 1}, "there is no aggregate 'median'; known are collect, count, "),
         ({"aggregates": {"n": "sum"}, "count": 1}, "sum requires an expression"),
         ({"aggregates": {"n": {"sum": "["}}, "count": 1}, "aggregates.n '['"),
         ({"aggregates": {"n": {"sum": "a", "min": "b"}}, "count": 1}, "use one kind"),

@@ -6,6 +6,7 @@
     batch           ``batch``: many events as one
     counter         ``counter``: counts events
     delay           ``delay``: passes events on later
+    groupby         ``group_by``: aggregates the items of a batch
     history         ``history``: records the path of an event
     python          ``python``: calls a Python function
     route           ``route``: another port for each kind of event
@@ -24,13 +25,15 @@
     retry           ``retry``: retries before the source is notified
     roundrobin      ``roundrobin``: several outputs in turn
 
-    aggregates      the aggregate functions of windows
+    aggregates      the aggregates of windows and groups
+    aggregatekinds  the kinds of aggregates: sums, percentiles, and so on
     copies          copies of events in flight, which can be sent again
     executors       the threads and processes in which functions run
     hops            hop tokens: the batches of an operator that are in flight
     jmescompiler    compiles JMESPath expressions to closures
     keytext         the result of a JMESPath expression as text
     serverrequests  requests to the tidelog server, repeated until it replies
+    slices          long computations in steps
     tokenbuckets    token buckets
     userfunctions   Python functions as operators: lookup, inspection; ``@operator``
 """

@@ -44,7 +44,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 class WindowOptions(Struct):
     """The options of ``window``. Either ``count`` or ``time`` is required."""
 
-    aggregates: dict[str, str | dict[str, str]]
+    aggregates: dict[str, str | dict[str, Any]]
     # Aggregates by name: `count`, or a kind with a JMESPath expression, such as `{sum: amount}`.
     count: AtLeastOne | None = None  # Number of events in a window.
     time: Interval | None = None  # Duration of a window. Windows start at multiples of it since 1970, in UTC.
