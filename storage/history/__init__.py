@@ -1,0 +1,9 @@
+"""History objects: the published format of entries in an object store. Bytes only, no I/O.
+
+    manifest     the list of a stream's valid objects, in versions that are never overwritten
+    objectfile   an object: sections, their index, and a footer
+    section      consecutive entries of one stream, compressed and checksummed
+    varints      columns of unsigned numbers
+
+docs/history-format.md specifies the format for other readers.
+"""
