@@ -196,6 +196,19 @@ def test_turns() -> None:
 
 
 @pytest.mark.slow
+def test_delays() -> None:
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "benchmarks.delays", "--entries", "300", "--seconds", "1", "--rate", "200"]
+    command += ["--backlog", "300"]
+    out = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=110, check=True, env=env).stdout
+    assert re.search(r"^  restart \d+\.\d\d s; resident after it -?\d+\.\d bytes each \(limit 64: ", out, re.MULTILINE)
+    for order in ("arrival", "random"):
+        assert f"200/s due, {order} order, 1 s: 200 of 200 delivered" in out
+    assert out.count("(limit 2: ") == 2
+    assert re.search(r"^300 of 300 entries of 1 KB due, random order, cache 1mb: ", out, re.MULTILINE)
+
+
+@pytest.mark.slow
 def test_console() -> None:
     if CHROMIUM is None:
         pytest.skip("no chromium here (Debian: apt-get install chromium)")
