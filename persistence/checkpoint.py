@@ -43,11 +43,12 @@ from storage.model.sortedrows import PackedRows
 from storage.nodes.coded import is_coded
 from storage.nodes.compaction import compacted
 from storage.nodes.packed import new_decompressor
+from storage.streams import indexlog
 from storage.streams.capture import Capture, StreamCapture
-from storage.streams.indexlog import META as CHANGES_META
 from storage.streams.metadata import plain
 
 TOGETHER = 256  # number of sids that are sorted together
+SEALED = 1 << 20  # bytes of nodes that are sealed before they are written
 
 
 def is_plain(capture: Capture) -> bool:
@@ -57,9 +58,9 @@ def is_plain(capture: Capture) -> bool:
     ) and not any(meta[:1] == b"\2" for _, _, meta, _ in capture.groups)
 
 
-def has_index_changes(capture: Capture) -> bool:
-    """Return whether a capture has changes of an index of delayed entries, which earlier versions can't read."""
-    return any(meta == CHANGES_META for _, _, meta, _ in capture.groups)
+def format_of_indexes(capture: Capture) -> int:
+    """Return the highest format of a part of an index of delayed entries in a capture."""
+    return max((indexlog.format_of(meta) for _, _, meta, _ in capture.groups), default=0)
 
 
 class Checkpoint:
@@ -159,15 +160,8 @@ class Checkpoint:
         txn, nodes = self._txn, self._databases[NODES]
         active = None if stream.active is None else stream.active[2]
         sparse = {first_ord: (first_id, alive) for first_ord, first_id, alive in stream.sparse}
-        for first_ord, first_id, node in stream.nodes if stream.active is None else [*stream.nodes, stream.active]:
-            _, alive = sparse.pop(first_ord, (0, ()))
-            less = compacted(node, alive, self._compressor) if alive else None
-            if less is not None:
-                blob = less
-            else:
-                blob = node if isinstance(node, bytes) else node.seal(self._compressor)
+        for key, blob in self._blobs(stream, sparse):
             self.coded = self.coded or is_coded(blob)
-            key = NODE_KEY.pack(stream.sid, first_ord, first_id.to_bytes(16, "big"))
             sum_of_key = crc32(key)
             # Usually, the stream's only node was the active node at an earlier checkpoint; no lookup is needed then.
             known = count == 1 and total == sum_of_key
@@ -192,6 +186,31 @@ class Checkpoint:
                 count -= 1
                 total -= crc32(key)
         return count, total
+
+    def _blobs(
+        self, stream: StreamCapture, sparse: dict[int, tuple[int, list[tuple[int, int]]]]
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the keys and blobs of the captured nodes. Removes those that are compacted from ``sparse``.
+
+        Blobs are sealed SEALED bytes at a time. LMDB retains the memory of the pages that it has written, for later
+        checkpoints. If one page was allocated after each blob, the memory of the blobs could not be returned to the
+        system: 16 MB after a million delayed entries.
+        """
+        blobs: list[tuple[bytes, bytes]] = []
+        size = 0
+        for first_ord, first_id, node in stream.nodes if stream.active is None else [*stream.nodes, stream.active]:
+            _, alive = sparse.pop(first_ord, (0, ()))
+            less = compacted(node, alive, self._compressor) if alive else None
+            if less is not None:
+                blob = less
+            else:
+                blob = node if isinstance(node, bytes) else node.seal(self._compressor)
+            blobs.append((NODE_KEY.pack(stream.sid, first_ord, first_id.to_bytes(16, "big")), blob))
+            size += len(blob)
+            if size >= SEALED:
+                yield from blobs
+                blobs, size = [], 0
+        yield from blobs
 
     def _compact(self, key: bytes, alive: Sequence[tuple[int, int]]) -> None:
         """Rewrite a stored node without the bytes of its deleted entries, if this is worthwhile.

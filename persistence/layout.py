@@ -27,8 +27,7 @@ unknown names in "meta": b"nodes" is written with the first coded node (storage.
 shift of served time. All other databases exist from the beginning.
 
 The delayed entries of a key (storage.streams.delayed) are a stream with the same key, whose meta begins with a byte 4:
-earlier versions refuse it. Its group with an empty name contains the index, and its other groups, whose names are
-numbers, the changes of the index since then (storage.streams.indexlog).
+earlier versions refuse it. Its groups are the parts of the index (storage.streams.indexlog).
 
 A node ends at or before the start of the next one, so that nodes that end at or before the stream's first_ord are known
 to be evicted without being read. All ordinals between two nodes have tombstones: a node without living entries is not

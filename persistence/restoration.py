@@ -29,6 +29,7 @@ from resp.errors import REMEDY, CorruptError
 from storage.keyspace.keyspace import Keyspace
 from storage.model.ids import MASK64
 from storage.model.records import unpack_sizes
+from storage.streams import indexlog
 from storage.streams.delayed import DelayedEntries
 from storage.streams.metadata import is_companion
 from storage.streams.stages import Stage
@@ -70,7 +71,7 @@ class Restoration:
         self._ks = ks
         self._keys = keys
         self._found = StoreContent()
-        self.index_changes = False  # whether there are changes of an index of delayed entries
+        self.indexes = 0  # the highest format of a part of an index of delayed entries
 
     def run(self, claimed: StoreContent | None) -> tuple[int, int, int]:
         """Restore, and return the numbers of (streams, nodes, strings).
@@ -139,11 +140,9 @@ class Restoration:
             meta, rest = value[at : at + meta_len], value[at + meta_len :]
             if sid not in companions:
                 self._ks.restore_group(of, name, meta, rest)
-            elif name:
-                self.index_changes = True
-                companions[sid].restore_changes(name, meta, rest)
             else:
-                companions[sid].restore(meta, rest)
+                self.indexes = max(self.indexes, indexlog.format_of(meta))
+                companions[sid].restore_part(name, meta, rest)
         self._ks.restored_delayed()
         return len(made) - len(companions), nodes
 

@@ -19,7 +19,7 @@ from struct import Struct
 
 import lmdb
 
-from persistence.checkpoint import Checkpoint, has_index_changes, is_plain
+from persistence.checkpoint import Checkpoint, format_of_indexes, is_plain
 from persistence.checksums import COUNTED, StoreContent
 from persistence.fileidentity import OpenFile, disk_bytes
 from persistence.layout import (
@@ -138,7 +138,7 @@ class Store:
                     self.offset = self._read_meta(txn)
                     self._nodes = self._node_version(txn)
                     self._shifted = self._number(txn, b"away", I64) is not None
-            self._index_changes = False  # set by restore() and write()
+            self._indexes = 0  # highest format of a part of an index of delayed entries; set by restore() and write()
             self.view = View(self)
         except BaseException:
             self.env.close()
@@ -167,7 +167,7 @@ class Store:
     @property
     def format(self) -> int:
         """The format that a server must know to read the store (see ``storecopy``). Any thread."""
-        return format_of(self._nodes, self.plain, self._shifted, self._index_changes)
+        return format_of(self._nodes, self.plain, self._shifted, self._indexes)
 
     def _node_version(self, txn: lmdb.Transaction) -> int:
         """Return the highest version of a node in the store. Raises CorruptError if it is unknown."""
@@ -258,7 +258,7 @@ class Store:
                 # Not self.offset: a checkpoint may have ended after the transaction began.
                 copy = StoreCopy(
                     self.path, txn, databases, self._number(txn, b"offset") or 0, self._node_version(txn),
-                    self._number(txn, b"away", I64) is not None, self._index_changes,
+                    self._number(txn, b"away", I64) is not None, self._indexes,
                 )  # fmt: skip
             except BaseException:
                 txn.abort()
@@ -315,7 +315,7 @@ class Store:
                 ks.away = self._number(txn, b"away", I64) or 0
                 restoration = Restoration(self.path, txn, self._databases, ks, keys)
                 found = restoration.run(self._content(txn))
-                self._index_changes = restoration.index_changes
+                self._indexes = restoration.indexes
                 return found
         except DAMAGE as error:
             raise CorruptError(f"{self.path}: an invalid entry ({error!r}): {REMEDY}") from error
@@ -331,7 +331,7 @@ class Store:
         Raises OSError, CorruptError.
         """
         self._keys = None
-        self._index_changes = self._index_changes or has_index_changes(capture)  # before a copy can contain them
+        self._indexes = max(self._indexes, format_of_indexes(capture))  # before a copy can contain them
         if not is_plain(capture):
             with reported(self.path):
                 self._make_late()

@@ -45,14 +45,14 @@ NOT_SENT = META, b"content"
 Entry = tuple[int, bytes, bytes]  # db, key, value
 
 
-def format_of(nodes: int, plain: bool, shifted: bool, indexes: bool) -> int:
+def format_of(nodes: int, plain: bool, shifted: bool, indexes: int) -> int:
     """Return the format that a server must know to read a store (replication.formats).
 
     ``nodes``: the highest version of a node. ``plain``: no late databases. ``shifted``: served time was shifted.
-    ``indexes``: there are changes of indexes of delayed entries.
+    ``indexes``: the highest format of a part of an index of delayed entries; 0: that of the rest.
     """
     if indexes:
-        return 5
+        return indexes
     if shifted:
         return 4
     return 3 if nodes > 1 else 1 if plain else 2
@@ -116,7 +116,7 @@ class StoreCopy(StoreSnapshot):
 
     def __init__(
         self, path: Path, txn: lmdb.Transaction, databases: Sequence[lmdb._Database], offset: int, nodes: int,
-        shifted: bool, indexes: bool,
+        shifted: bool, indexes: int,
     ) -> None:  # fmt: skip
         """``databases``: those of the transaction, in order. ``nodes``, ``shifted``, ``indexes``: see format_of()."""
         super().__init__(path, txn, databases)

@@ -5,6 +5,7 @@
     3    coded nodes in the store (storage.nodes.coded), which only a full copy transfers to a replica
     4    records of the kind 29, and the store's b"away" (persistence.layout): served time was shifted
     5    changes of an index of delayed entries in the store (storage.streams.indexlog), only in full copies
+    6    the rows of such an index in several parts, only in full copies
 
 A replica announces with ``REPLCONF capa format-N`` which format it can read. Earlier versions, which ignore such words,
 read format 1. They follow a newer leader as long as it writes nothing that they can't read. The servers of a cluster
@@ -23,7 +24,7 @@ from resp.errors import CorruptError
 from storage.keyspace.replay import KNOWN
 from storage.model.records import HEAD
 
-FORMAT = 5  # the format that this version reads
+FORMAT = 6  # the format that this version reads
 RECORDS = 4  # the newest format of records
 CAPA = b"format-"
 FIRST_OF_2 = 20  # the lowest kind of a record of format 2

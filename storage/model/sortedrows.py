@@ -412,8 +412,8 @@ class SortedRows:
         return [chunks[i] or PackedRows(packed[mins[i]]) for i in range(len(chunks))]
 
     def fill(self, rows: bytes) -> None:
-        """Fill an empty set with rows, joined, in ascending order."""
-        self.count = len(rows) // self._width
+        """Add rows, joined, in ascending order, above all others."""
+        self.count += len(rows) // self._width
         self._append(rows)
 
     def begin(self, rows: bytes) -> None:

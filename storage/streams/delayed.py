@@ -13,40 +13,36 @@ Rule 2: nodes of the companion have at most about NODE_BYTES. Entries are read i
 one of 1 KB at random takes 110 us from a node of 64 KB, mostly to decompress it, and 40 us from one of 16 KB.
 Rule 3: the index consists of rows of 16 bytes: due time and ordinal for each clock, and hash of the token and ordinal.
 A delayed entry takes about 36 bytes of memory. A hash finds candidates; the token in the companion decides.
-Rule 4: the index is stored with the checkpoint, as a group of the companion with an empty name, which no other group
-has, and with changes since then (``indexlog``). Numbers are big-endian:
+Rule 4: the index is stored with the checkpoint, in parts (``indexlog``). The part with an empty name contains the
+numbers of entries by clock, and all rows if they are few. Numbers are big-endian:
 
     0        1            9          17          21
     +--------+------------+----------+-----------+
-    | 1   u8 | served u64 | wall u64 | crc32 u32 |    meta: the number of entries by clock
+    | 1   u8 | served u64 | wall u64 | crc32 u32 |    meta; with 2: the rows are in other parts
     +--------+------------+----------+-----------+
     | rows in served time | rows in wall-clock time | rows of tokens | crc32 u32 |    16 bytes each
     +---------------------+-------------------------+----------------+-----------+
 
-Valid if both checksums and the lengths are correct, and the companion has as many entries after the changes.
+Valid if the checksums and lengths are correct, and the companion has as many entries after the changes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import blake2b
-from struct import Struct
 from typing import Final, NamedTuple
-from zlib import crc32
 
 from resp.errors import CorruptError
 from storage.model.entries import COUNTS, id_bulk
 from storage.model.sortedrows import PackedRows, SortedRows
 from storage.streams.duerows import ROW, DueRows
 from storage.streams.indexlog import META as CHANGES_META
-from storage.streams.indexlog import REMOVED, IndexChange, IndexLog, StoredChanges
+from storage.streams.indexlog import REMOVED, ROWS_CHUNKS, ROWS_META, IndexChange, IndexLog, rows_name
 from storage.streams.position import StreamPosition
 from storage.streams.readahead import ReadAhead
+from storage.streams.storedindex import ONE_PART, PARTS, StoredIndex, pack_head
 from storage.streams.stream import Stream
 
-META: Final = Struct(">BQQ")
-CRC: Final = Struct(">I")
-VERSION: Final = 1
 NODE_BYTES: Final = 16 * 1024  # of wire form
 RESCAN_MS: Final = 60_000  # after which passed entries are examined again, even if no repair is known
 DELAYED_BYTES: Final = 1300  # memory of the objects without rows
@@ -139,7 +135,7 @@ class DelayedEntries:
         self._tokens = SortedRows(ROW.size, ROW.size)
         self.changed = False  # the index has changed since the last capture
         self._log = IndexLog()
-        self._stored: StoredChanges | None = None  # while the index is restored
+        self._stored: StoredIndex | None = None  # while the index is restored
         self.passed = False  # some entries are passed (``duerows``)
         self._bad: set[int] = set()  # the first ordinals of their nodes, as far as the damage is recorded
         self._rescan = 0  # ms since epoch: see RESCAN_MS
@@ -267,10 +263,6 @@ class DelayedEntries:
         self.entries.pool.bytes -= self._counted
 
     # -- checkpoints and start-up ----------------------------------------------------------------------------------
-    def meta(self) -> bytes:
-        raw = META.pack(VERSION, self._served.rows.count, self._wall.rows.count)
-        return raw + CRC.pack(crc32(raw))
-
     def parts(self) -> list[bytes | PackedRows]:
         """Return the rows in parts, which later changes do not affect. O(number of entries / 100)."""
         return [*self._served.rows.dump(), *self._wall.rows.dump(), *self._tokens.dump()]
@@ -279,48 +271,35 @@ class DelayedEntries:
         """Return the parts of the index that the store lacks, and the names of those to delete. O(changes), except if
         there were many."""
         if self._log.whole:
-            gone = self._log.begin_parts()
-            return [(b"", self.meta(), self.parts())], gone
+            return self._capture_rows()
         part = self._log.part()
         return ([] if part is None else [(part[0], CHANGES_META, [part[1]])]), []
+
+    def _capture_rows(self) -> tuple[list[IndexPart], list[bytes]]:
+        chunks, served, wall = self.parts(), self._served.rows.count, self._wall.rows.count
+        if len(chunks) <= ROWS_CHUNKS:  # earlier versions can read it
+            return [(b"", pack_head(ONE_PART, served, wall), chunks)], self._log.begin_parts(0)
+        parts: list[IndexPart] = [(b"", pack_head(PARTS, served, wall), [])]
+        for number, at in enumerate(range(0, len(chunks), ROWS_CHUNKS)):
+            parts.append((rows_name(number), ROWS_META, chunks[at : at + ROWS_CHUNKS]))
+        return parts, self._log.begin_parts(len(parts) - 1)
 
     def capture_failed(self) -> None:
         """Write all rows with the next checkpoint, since a part was not stored."""
         self.changed = True
         self._log.must_be_whole()
 
-    def restore(self, meta: bytes, rows: bytes) -> None:
-        """Fill an empty index from its meta and rows. Raises CorruptError if they are damaged."""
-        damaged = CorruptError(f"the index of the delayed entries of stream {self.entries.sid} is damaged")
-        if len(meta) != META.size + CRC.size or CRC.unpack_from(meta, META.size)[0] != crc32(meta[: META.size]):
-            raise damaged
-        version, served, wall = META.unpack_from(meta)
-        if version != VERSION:
-            raise CorruptError("an index of delayed entries has a version of a newer tidelog")
-        end, count = len(rows) - CRC.size, served + wall
-        if end != 2 * count * ROW.size or CRC.unpack_from(rows, end)[0] != crc32(memoryview(rows)[:end]):
-            raise damaged
-        at = 0
-        for target, number in ((self._served.rows, served), (self._wall.rows, wall), (self._tokens, count)):
-            stop = at + number * ROW.size
-            target.fill(rows[at:stop])
-            at = stop
-        self._count_memory()
-
-    def restore_changes(self, name: bytes, meta: bytes, changes: bytes) -> None:
-        """Add a part of the changes after restore(), in order. Raises CorruptError if it is damaged."""
+    def restore_part(self, name: bytes, meta: bytes, value: bytes) -> None:
+        """Add a part of the index, in the order of the store. Raises CorruptError if it is damaged."""
         if self._stored is None:
-            self._stored = StoredChanges()
-        self._stored.add(name, meta, changes)
+            self._stored = StoredIndex(self.entries.sid, [self._served.rows, self._wall.rows, self._tokens])
+        self._stored.add(name, meta, value)
 
     def restored(self) -> None:
-        """Apply the changes. Raises CorruptError if the companion has another number of entries than the index."""
-        stored, self._stored = self._stored or StoredChanges(), None
-        self._log, removed, added = stored.result()
-        self._remove_rows(removed)
-        for change in added:
-            self._due(change.wall).insert(ROW.pack(change.due, change.ordinal))
-            self._tokens.insert(change.hash + change.ordinal.to_bytes(8, "big"))
+        """Complete the index. Raises CorruptError if it lacks parts, or the companion has another number of entries."""
+        if self._stored is not None:
+            self._log = self._stored.end()
+            self._stored = None
         self._count_memory()
         if self.entries.length != len(self):
             raise CorruptError(f"the store lacks delayed entries of stream {self.entries.sid}, or their index")

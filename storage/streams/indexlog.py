@@ -1,22 +1,26 @@
-"""The stored changes of an index of delayed entries, so that a checkpoint writes only what has changed.
+"""The index of delayed entries in the store: its parts, and which of them a checkpoint writes.
 
-The store has the index in parts, as groups of the companion: all rows at one time (``delayed``), and the changes since
-then, in order:
+The parts are groups of the companion: all rows at one time, and the changes since then, in order. ``storedindex`` reads
+them.
 
-    name b""               all rows
-    name 1, 2, 3 ... u64   changes
+    name b""                          meta 1 (``delayed``): all rows; meta 2: the rows are in parts of their own
+    name 1, 2, 3 ... u64              meta 3: changes
+    name b"r" and 0, 1, 2 ... u32     meta 4: rows, at most ROWS_CHUNKS chunks; after the changes in the order of names
 
     0      1               57          61
     +------+---------------+-----------+
-    | 3 u8 | 56 zero bytes | crc32 u32 |       meta: that of a group, in a version which earlier servers refuse
+    | 3 u8 | 56 zero bytes | crc32 u32 |       meta 3: that of a group, in a version which earlier servers refuse
     +------+---------------+-----------+
     | due * 4 + flags u64 | ordinal u64 | hash of the token 8 | ... | crc32 u32 |
     +---------------------+-------------+---------------------+-----+-----------+
       flags  1: wall-clock time, 2: the entry was removed, otherwise added
 
-Numbers are big-endian and never used again. The last part is written again with later changes until it has PART_BYTES.
-If the changes are more than a SHARE of the index, all rows are written, and the parts are deleted. A change thus costs
-about 150 bytes of writes at most, regardless of the number of entries.
+Numbers are big-endian. Those of changes are never used again. The last part of the changes is written again with later
+changes until it has PART_BYTES. If the changes are more than a SHARE of the index, all rows are written, and the
+changes are deleted. A change thus costs about 150 bytes of writes at most, regardless of the number of entries.
+
+Decision: all rows in one part, as earlier versions wrote them, are 32 MB for a million entries. Copies of it took up to
+63 MB of memory in a checkpoint, and 76 MB at a start. In parts of 256 KB, these were 19 and 32 MB.
 """
 
 from __future__ import annotations
@@ -24,8 +28,6 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 from zlib import crc32
-
-from resp.errors import CorruptError
 
 CHANGE: Final = Struct(">QQ8s")
 NAME: Final = Struct(">Q")
@@ -35,8 +37,22 @@ REMOVED: Final = 2
 PART_BYTES: Final = 64 * 1024
 SHARE: Final = 4  # all rows are written after len / SHARE + FEW changes
 FEW: Final = 16
+ROWS_CHUNKS: Final = 128  # chunks of rows in a part, which has up to 256 KB; more rows are stored in several parts
 _HEAD: Final = b"\3" + bytes(56)
 META: Final = _HEAD + CRC.pack(crc32(_HEAD))
+ROWS_META: Final = b"\4"
+_ROWS_NAME: Final = Struct(">1sI")
+
+
+def rows_name(number: int) -> bytes:
+    """Return the name of a part with rows."""
+    return _ROWS_NAME.pack(b"r", number)
+
+
+def format_of(meta: bytes) -> int:
+    """Return the format that the reader of a part must know (replication.formats); 0 for the part with an empty name,
+    and for consumer groups."""
+    return 5 if meta == META else 6 if meta == ROWS_META else 0
 
 
 class IndexChange:
@@ -54,11 +70,12 @@ class IndexChange:
 class IndexLog:
     """The changes of one index."""
 
-    __slots__ = ("_first", "_last", "_new", "_stored", "_tail", "whole")
+    __slots__ = ("_first", "_last", "_new", "_rows", "_stored", "_tail", "whole")
 
     def __init__(self) -> None:
         self.whole = True  # the next checkpoint must write all rows
-        self._first = 1  # numbers of the parts in the store; there are none if the last is lower
+        self._rows = 0  # number of parts with rows in the store, without the one with an empty name
+        self._first = 1  # numbers of the parts with changes in the store; there are none if the last is lower
         self._last = 0
         self._stored = 0  # number of changes in them
         self._tail = b""  # the changes in the last part, if it may be written again
@@ -82,12 +99,19 @@ class IndexLog:
         self._tail = b""
         self._new.clear()
 
-    def begin_parts(self) -> list[bytes]:
-        """Record that all rows are being written. Return the names of the parts to delete."""
+    def begin_parts(self, rows: int) -> list[bytes]:
+        """Record that all rows are being written, in ``rows`` parts of their own. Return the names of the parts to
+        delete."""
         gone = [NAME.pack(number) for number in range(self._first, self._last + 1)]
-        self._first = self._last + 1
+        gone += [rows_name(number) for number in range(rows, self._rows)]
+        self._first, self._rows = self._last + 1, rows
         self.whole, self._stored = False, 0
         return gone
+
+    def continue_parts(self, rows: int, first: int, last: int, changes: int) -> None:
+        """Continue parts that were read from the store: ``rows`` parts with rows, and those of the changes."""
+        self.whole = False
+        self._rows, self._first, self._last, self._stored = rows, first, last, changes
 
     def part(self) -> tuple[bytes, bytes] | None:
         """Return the name and the changes of the part to write; None if nothing has changed."""
@@ -102,40 +126,3 @@ class IndexLog:
             self._last += 1
             self._tail = new
         return NAME.pack(self._last), self._tail
-
-
-class StoredChanges:
-    """The parts of one index, as they are read from the store."""
-
-    __slots__ = ("_added", "_first", "_last", "_removed", "_stored")
-
-    def __init__(self) -> None:
-        self._first = self._last = 0
-        self._stored = 0
-        self._added: dict[int, IndexChange] = {}  # by ordinal, as the next ones
-        self._removed: dict[int, IndexChange] = {}
-
-    def add(self, name: bytes, meta: bytes, changes: bytes) -> None:
-        """Add the next part. Raises CorruptError if it is damaged."""
-        end = len(changes) - CRC.size
-        if meta != META or len(name) != NAME.size or end % CHANGE.size or end <= 0:
-            raise CorruptError("the changes of an index of delayed entries are damaged")
-        (number,) = NAME.unpack(name)
-        if CRC.unpack_from(changes, end)[0] != crc32(memoryview(changes)[:end]) or self._last not in (0, number - 1):
-            raise CorruptError("the changes of an index of delayed entries are damaged, or incomplete")
-        self._first, self._last = self._first or number, number
-        self._stored += end // CHANGE.size
-        for at in range(0, end, CHANGE.size):
-            due, ordinal, hash_ = CHANGE.unpack_from(changes, at)
-            change = IndexChange(due >> 2, due & WALL, ordinal, hash_)
-            if not due & REMOVED:
-                self._added[ordinal] = change
-            elif self._added.pop(ordinal, None) is None:
-                self._removed[ordinal] = change
-
-    def result(self) -> tuple[IndexLog, list[IndexChange], list[IndexChange]]:
-        """Return the log that continues the parts, and the entries to remove from the rows, and to add to them."""
-        log = IndexLog()
-        log.whole = False
-        log._first, log._last, log._stored = self._first or 1, self._last, self._stored
-        return log, list(self._removed.values()), list(self._added.values())

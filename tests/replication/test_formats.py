@@ -6,6 +6,7 @@ from array import array
 from pathlib import Path
 
 import pytest
+import redis
 
 from persistence.storecopy import ENTRY
 from replication import formats
@@ -238,6 +239,27 @@ def test_a_copy_with_changes_of_an_index_of_delayed_entries_is_for_who_can_read_
     assert_same(leader, follower)
 
 
+class BeforeParts(Upgraded):
+    reads = 5
+
+
+def test_a_copy_with_an_index_of_delayed_entries_in_parts_is_for_who_can_read_it(servers: Cluster) -> None:
+    leader = servers.node()
+    with redis.Redis(port=leader.port) as client, client.pipeline(transaction=False) as pipe:
+        for number in range(9000):
+            pipe.execute_command("TDELAY", "s", "IN", 3_600_000, "f", number)
+        pipe.execute()
+    leader("SAVE")
+    for _ in ("before", "after a start"):
+        with BeforeParts(leader.port) as replica:
+            refused = asked(leader, replica)
+            assert refused.startswith(b"-ERR this server's data is of format 6, and this replica reads format 5")
+        leader.kill()
+        leader.start()
+    follower = servers.node(of=leader.port)
+    assert_same(leader, follower)
+
+
 # -- a replica of this version -------------------------------------------------------------------------------
 def test_a_record_of_a_newer_version_stops_it(servers: Cluster) -> None:
     replica = servers.node()
@@ -295,7 +317,7 @@ def test_it_follows_a_leader_that_ignores_what_it_reads(servers: Cluster) -> Non
     with FakeLeader(lambda offset: going_on()) as fake:
         replica.follow(fake.port)
         wait_until(lambda: replica.link_up, "it follows")
-        assert [b"REPLCONF", b"tidelog", b"1", b"capa", b"format-5", b"capa", b"repair"] in fake.requests
+        assert [b"REPLCONF", b"tidelog", b"1", b"capa", b"format-6", b"capa", b"repair"] in fake.requests
 
 
 # -- both ----------------------------------------------------------------------------------------------------

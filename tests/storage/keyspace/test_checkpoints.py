@@ -51,9 +51,9 @@ def undamaged(error: DamagedNodeError) -> None:
     raise error
 
 
-def index(delayed: DelayedEntries) -> tuple[bytes, bytes]:
-    """The rows, joined."""
-    return delayed.meta(), bytes(pendingformat.assemble(delayed.parts()))
+def index(delayed: DelayedEntries) -> tuple[int | None, int | None, bytes]:
+    """The first due times, and the rows, joined."""
+    return delayed.first_due(0), delayed.first_due(1), bytes(pendingformat.assemble(delayed.parts()))
 
 
 class Checkpoints(RuleBasedStateMachine):

@@ -127,17 +127,18 @@ def filled(count: int = 300) -> DelayedEntries:
 
 def test_a_damaged_index_is_refused() -> None:
     delayed = filled()
-    meta, rows = delayed.meta(), bytes(pendingformat.assemble(delayed.parts()))
-    again = DelayedEntries(delayed.entries)
+    [(name, meta, parts)], _ = delayed.capture_index()
+    rows = bytes(pendingformat.assemble(parts))
     for bad_meta, bad_rows in (
         (meta[:-1], rows), (b"\2" + meta[1:], rows), (meta, rows[:-1]), (meta, rows[16:]), (b"", b""),
         (meta, b"\1" + rows[1:]),
     ):  # fmt: skip
         with pytest.raises(CorruptError):
-            again.restore(bad_meta, bad_rows)
+            DelayedEntries(delayed.entries).restore_part(name, bad_meta, bad_rows)
+    again = DelayedEntries(delayed.entries)
     with pytest.raises(CorruptError):
         again.restored()  # its index is empty
-    again.restore(meta, rows)
+    again.restore_part(name, meta, rows)
     again.restored()
     assert bytes(pendingformat.assemble(again.parts())) == rows
 
