@@ -34,9 +34,18 @@ def jmespath(asked: Asked) -> None:
 
 def route(asked: Asked) -> None:
     """In turn with ``where``, which has the same condition."""
-    pairs = [(through.rate(asked.events, "route"), through.rate(asked.events, "jmespath")) for _ in range(asked.runs)]
-    cost = 100 * (statistics.median(where.core / routed.core for routed, where in pairs) - 1)
-    title = "null -> route -> select -> null, more time than with where"
+    _added(asked, "route", "null -> route -> select -> null, more time than with where")
+
+
+def templates(asked: Asked) -> None:
+    """In turn with ``where``, and a sink without a template."""
+    _added(asked, "templates", "null -> select -> a sink with a template, more time than with where instead of it")
+
+
+def _added(asked: Asked, way: str, title: str) -> None:
+    """The time of a way in comparison with ``where``, in pairs."""
+    pairs = [(through.rate(asked.events, way), through.rate(asked.events, "jmespath")) for _ in range(asked.runs)]
+    cost = 100 * (statistics.median(where.core / other.core for other, where in pairs) - 1)
     shown.row(title, f"{cost:.1f} % of the time on a core", "", cost, Goal(10, 5, least=True), " %")
 
 
@@ -96,7 +105,8 @@ def hang(asked: Asked) -> None:  # noqa: ARG001 - a row's form
 
 
 ROWS: Final[dict[str, Callable[[Asked], None]]] = {
-    "null": null, "jmespath": jmespath, "route": route, "stream": stream, "idle": idle_flows, "hang": hang,
+    "null": null, "jmespath": jmespath, "route": route, "templates": templates, "stream": stream,
+    "idle": idle_flows, "hang": hang,
 }  # fmt: skip
 
 

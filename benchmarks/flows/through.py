@@ -17,8 +17,10 @@ import uvloop
 
 from tidelog.cli.collector import collect_less
 from tidelog.flows import Event, Flow, op
+from tidelog.flows.api.connector import Sink
 from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.api.operator import Operator
+from tidelog.flows.connectors.templates import Template
 from tidelog.flows.runtime.runningflow import RunningFlow
 from tidelog.flows.spec import FlowSpec
 
@@ -42,15 +44,33 @@ def _same(value: Any) -> Any:
     return value
 
 
+class Named(Sink):
+    """A sink that needs a name for each event, as ``file`` and ``kafka`` do, and writes nothing."""
+
+    def __init__(self) -> None:
+        self._template = Template("orders-{day}-{place|unknown}")
+
+    async def write(self, events: list[Event]) -> None:
+        for event in events:
+            self._template.fill(event)
+
+
 def flow(events: int, way: str = "functions", *, settle: bool = True) -> FlowSpec:
-    """null -> two operators -> null: two functions; two classes; ``where`` or ``route``, and ``select``."""
+    """null -> two operators -> null: two functions; two classes; ``where`` or ``route``, and ``select``.
+
+    With ``templates``: null -> ``select`` -> a sink that fills a template for each event.
+    """
     made = Flow("benchmark", settle=settle)
     made.connector("in", "null", count=events, value=VALUE)
-    made.connector("out", "null")
+    if way == "templates":
+        made.connector("out", Named)
+    else:
+        made.connector("out", "null")
     operators: dict[str, tuple[Any, ...]] = {
         "functions": (_same, _same),
         "classes": (Same, Same),
         "jmespath": (op("where", CONDITION), SELECT),
+        "templates": (SELECT,),
         "route": (op("route", cases=[{"where": CONDITION, "port": "out"}], **{"else": None}), SELECT),
     }
     made.pipeline("p", *operators[way])

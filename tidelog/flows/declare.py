@@ -21,6 +21,7 @@ from tidelog.flows.api.connector import Connector, Sink, Source
 from tidelog.flows.api.errors import FlowError, FlowFileError
 from tidelog.flows.api.operator import Operator
 from tidelog.flows.api.signals import API
+from tidelog.flows.connectors.templates import template_errors
 from tidelog.flows.spec import ConnectorSpec, Edge, FlowSpec, OperatorSpec, PipelineSpec
 from tidelog.options.limits import AtLeastOne
 from tidelog.options.structs import Problems, Struct, read
@@ -153,6 +154,8 @@ def finish(
     for kind, connector, source in _ends(complete, [link for link, _ in found]):
         for text in kind.option_errors(connector.options, source=source):
             problems.add(f"{path}.connectors.{connector.name}", text)
+        for option, text in template_errors(connector.options, fixed=True) if source else ():
+            problems.add(f"{path}.connectors.{connector.name}.{option}", text)
     for line in pipelines.values():
         for place, operator in enumerate(line.operators):
             if operator.needs_server and server is None:
@@ -203,6 +206,11 @@ def connector_spec(
             return None
         options = read(kind.Options, given, path, problems)
         if options is None:
+            return None
+        wrong = list(template_errors(options))
+        for option, text in wrong:
+            problems.add(f"{path}.{option}", text)
+        if wrong:
             return None
         return ConnectorSpec(
             name, what, partial(kind, options), options, issubclass(kind, Source), issubclass(kind, Sink), shown, kind

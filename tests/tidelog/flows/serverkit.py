@@ -11,6 +11,7 @@ from typing import Any, ParamSpec
 from tidelog.flows import Flow
 from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.runtime.runningflow import RunningFlow
+from tidelog.flows.spec import FlowSpec
 
 PATIENCE = 20.0  # s
 P = ParamSpec("P")
@@ -27,9 +28,10 @@ def in_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
 
 
 @asynccontextmanager
-async def running(flow: Flow, alias: str | None = None, **context: Any) -> AsyncIterator[RunningFlow]:
+async def running(flow: Flow | FlowSpec, alias: str | None = None, **context: Any) -> AsyncIterator[RunningFlow]:
     """The flow, started; stopped at once at the end. A flow that has failed is an error."""
-    made = RunningFlow(flow.spec(), FlowContext(alias or flow.name, server=flow.server, debug=True, **context))
+    spec = flow.spec() if isinstance(flow, Flow) else flow
+    made = RunningFlow(spec, FlowContext(alias or flow.name, server=flow.server, debug=True, **context))
     await made.start()
     try:
         yield made

@@ -243,8 +243,8 @@ def test_meta_that_makes_no_sense_is_a_reason_to_reject() -> None:
     from tidelog.flows.api.errors import RejectError
     from tidelog.flows.api.flowcontext import FlowContext
     from tidelog.flows.api.tokens import REJECT
+    from tidelog.flows.connectors.destinations import in_url
     from tidelog.flows.connectors.elastic.elastic import ElasticOptions, ElasticSink
-    from tidelog.flows.connectors.templates import in_url
 
     elastic = ElasticSink(ElasticOptions(url="http://127.0.0.1:1", index="i"))
     elastic.context = ConnectorContext("out", FlowContext("orders"))

@@ -143,7 +143,7 @@ def test_index_id_and_action_come_from_options_meta_and_documents() -> None:
     async def scenario() -> None:
         cluster = Cluster()
         async with peer(cluster.answer) as url:
-            flow = _flow(url, index="logs-{day}", id_field="order.id", pipeline="geo", refresh="wait_for")
+            flow = _flow(url, index="logs-{meta.day}", id="{order.id}", pipeline="geo", refresh="wait_for")
             source = feed(flow)
             flow.connect("in -> search")
             meta = {"day": "monday"}
@@ -311,7 +311,7 @@ def test_what_is_wrong_is_said_at_declaration() -> None:
         ({"url": "localhost"}, "must have the form http"),
         ({"url": "http://h?a=b"}, "must not have a query"),
         ({"url": "http://h", "index": "a-{"}, "a single"),
-        ({"url": "http://h", "id_field": "a", "event_id": True}, "one of them"),
+        ({"url": "http://h", "id": "a", "event_id": True}, "one of them"),
         ({"url": "http://h", "action": "drop"}, "action"),
     ):
         with pytest.raises(FlowFileError, match=text):
@@ -333,7 +333,7 @@ def test_a_conflict_of_an_update_is_tried_again() -> None:
 
         cluster.perform = conflicting  # type: ignore[method-assign]
         async with peer(cluster.answer) as url:
-            flow = _flow(url, action="update", id_field="id", upsert=True, retry_on_conflict=5)
+            flow = _flow(url, action="update", id="{id}", upsert=True, retry_on_conflict=5)
             source = feed(flow, remembers=True, on_error={"retry": {"first": "10ms"}})
             flow.connect("in -> search")
             async with running(flow) as one:

@@ -27,7 +27,7 @@ async def _proxy() -> None:
     async with peer(answer) as behind:
         flow = Flow("proxy")
         flow.connector("front", "http_server", port=0)
-        flow.connector("back", "http_client", url=behind + "/to/{headers.x-name}")
+        flow.connector("back", "http_client", url=behind + "/to/{meta.headers.x-name}")
         flow.connect("front -> back", "back -> front")
         async with running(flow) as one, aiohttp.ClientSession() as session:
             url = await url_of(one, "front")

@@ -6,16 +6,13 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.flows.api.errors import RejectError
 from tidelog.flows.api.tokens import OK, REJECT, RETRY
 from tidelog.flows.connectors.http.concurrency import FAILURES, ConcurrencyLimit
 from tidelog.flows.connectors.http.options import HttpAuth, StatusCodeOptions
 from tidelog.flows.connectors.http.requests import retry_after
-from tidelog.flows.connectors.templates import Template, in_url
 from tidelog.flows.testing.virtualloop import simulate
 
 
@@ -173,30 +170,7 @@ def test_never_more_than_the_cap_and_all_get_their_turn(cap: int, requests: Any,
     _run(scenario(), seed)
 
 
-# -- templates, statuses, auth -------------------------------------------------------------------------------
-def test_templates() -> None:
-    meta = {"a": "x y", "n": 7, "deep": {"er": "z"}, "b": True, "none": None, "list": []}
-    assert Template("{{{a}}}-{n}-{deep.er}").fill(meta) == "{x y}-7-z"
-    assert Template("/{a}?q={n}").fill(meta, in_url) == "/x%20y?q=7"
-    assert Template("plain").fixed
-    for bad in ("{b}", "{none}", "{list}", "{missing}", "{deep}", "{deep.er.x}", "{a.b}"):
-        with pytest.raises(RejectError, match="meta"):
-            Template(bad).fill(meta)
-    for bad in ("{", "}", "{}", "{a b}", "{0}", "a}b"):
-        with pytest.raises(ValueError, match="a single"):
-            Template(bad)
-
-
-@given(st.text())
-def test_what_an_event_brings_stays_in_its_place_of_the_url(text: str) -> None:
-    try:
-        found = Template("/a/{x}/b").fill({"x": text}, in_url)
-    except (RejectError, UnicodeEncodeError):
-        return
-    assert found.count("/") == 3
-    assert not set(found) & set("?#\r\n \\")
-
-
+# -- statuses, auth -------------------------------------------------------------------------------
 def test_the_narrowest_status_counts() -> None:
     table = StatusCodeOptions(ok=["2xx", 404], retry=["4xx", 500], reject=["400-404", "5xx"]).table()
     assert [table[each] for each in (200, 400, 403, 404, 405, 500, 501, 302)] == [

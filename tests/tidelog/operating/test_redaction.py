@@ -41,7 +41,7 @@ def test_secrets_are_hidden(given: str, shown: str) -> None:
 
 def test_names_of_options_that_hold_secrets() -> None:
     secret = ("password", "sasl_plain_password", "api_key", "apikey", "token", "auth", "headers", "clientSecret")
-    plain = ("key", "code", "url", "id_field", "hash", "consumer")
+    plain = ("key", "code", "url", "id", "hash", "consumer")
     assert all(map(is_secret, secret))
     assert not any(map(is_secret, plain))
 

@@ -57,6 +57,9 @@ class ConnectorOptions(Struct):
         "retry_delay": "set the delays with on_error: [retry: {first: 1s, most: 30s}, dead_letter]",
     }
 
+    templates: ClassVar[tuple[str, ...]] = ()
+    # Names of the options that are templates in a sink. The declaration of a flow checks them.
+
     reconnect: ReconnectOptions | Literal["none"] = msgspec.field(default_factory=ReconnectOptions)
     # The delays of reconnecting after an error. `none`: the connector fails instead.
     paused: bool = False  # Start paused. This only applies until the connector is resumed for the first time.

@@ -3,7 +3,9 @@
     payload        connectors that carry bytes: preprocessors, codec, postprocessors
     ongoingread    a read that continues while pulls are interrupted
     settledprefix  the position up to which all events are settled
-    templates      text with placeholders for an event's meta
+    templates      names and other options that are filled from an event
+    destinations   templates for URLs, paths, and headers
+    namedmessages  messages for destinations that are named by templates
     tidelog        streams, dead letters and the WAL on a tidelog server
     redis          lists, pub/sub channels and streams on any Redis-protocol server
     http           HTTP and websockets: clients and servers

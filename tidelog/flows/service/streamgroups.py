@@ -15,6 +15,7 @@ import msgspec
 from tidelog.client import calls, strings
 from tidelog.client.entries import StreamId
 from tidelog.client.steps import Steps, checked, single
+from tidelog.flows.connectors.templates import fixed_text
 from tidelog.flows.connectors.tidelog.deadletters import topic_of
 from tidelog.flows.spec import FlowSpec
 from tidelog.options.start import StartPosition
@@ -54,7 +55,7 @@ def sources_of(spec: FlowSpec) -> list[FlowSource]:
             options = each.options
             keys, group = getattr(options, "key", ()), getattr(options, "group", None)
             if each.type == "stream" and group and getattr(options, "url", None) is None:
-                keys = (keys,) if isinstance(keys, str) else tuple(keys)
+                keys = tuple(fixed_text(key) for key in ((keys,) if isinstance(keys, str) else keys))
                 found.append(FlowSource(each.name, each.type, keys, group, letters))
             else:
                 found.append(FlowSource(each.name, each.type, dead_letters=letters))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from yarl import URL
 
@@ -41,16 +41,20 @@ _ACTIONS: Final = frozenset(("index", "create", "update", "delete"))
 class ElasticOptions(HttpRequestOptions, kw_only=True):
     """Options of ``elastic``."""
 
+    remedies: ClassVar[Mapping[str, str]] = {**HttpRequestOptions.remedies, "id_field": "use id: '{FIELD}'"}
+    templates: ClassVar[tuple[str, ...]] = ("index", "id", "pipeline")
+
     url: str | list[str]  # The URL of a node, or a list of nodes that are used in turn.
     index: str | None = None
-    # The index to write to. Placeholders are replaced. `meta["elastic"]["index"]` has priority.
+    # The index to write to, a [template](#templates). `meta["elastic"]["index"]` has priority.
     action: Literal["index", "create", "update", "delete"] = "index"
     # The action for each document: `index`, `create`, `update` or `delete`.
-    id_field: str | None = None  # The field of the document that contains the `_id`, such as `customer.id`.
+    id: str | None = None  # The `_id` of a document, a [template](#templates) such as `{customer.id}`. `null`: none.
     event_id: bool = False  # Use the event's ID as the `_id`, so that an event that is sent twice is one document.
     upsert: bool = False  # Let `update` create a document that does not exist.
     retry_on_conflict: NotNegative = 0  # For `update`: number of retries by the server itself after a version conflict.
-    pipeline: str | None = None  # The ingest pipeline of the cluster. `null`: that of the index.
+    pipeline: str | None = None
+    # The ingest pipeline of the cluster, a [template](#templates). `null`: that of the index.
     refresh: Literal["false", "true", "wait_for"] = "false"
     # `"true"` and `wait_for`: searches find a document once its event is settled. Both are slow.
     max_bulk: Size = Size(8 << 20)  # Maximum size of a request's body. A larger document is rejected.
@@ -63,10 +67,8 @@ class ElasticOptions(HttpRequestOptions, kw_only=True):
         for each in self.urls:
             if check_url(each, self.tls).query_string:
                 raise ValueError(f"url: {each!r}: it must not have a query")
-        if self.index is not None:
-            Template(self.index)
-        if self.id_field is not None and self.event_id:
-            raise ValueError("id_field and event_id are exclusive: give one of them")
+        if self.id is not None and self.event_id:
+            raise ValueError("id and event_id are exclusive: give one of them")
 
     @property
     def urls(self) -> list[str]:
@@ -98,7 +100,8 @@ class ElasticSink(HttpRequestSink):
         super().__init__(options, self._nodes)
         self._options = options
         self._index = None if options.index is None else Template(options.index)
-        self._id_field = None if options.id_field is None else options.id_field.split(".")
+        self._id_template = None if options.id is None else Template(options.id)
+        self._pipeline = None if options.pipeline is None else Template(options.pipeline)
         self._writes: dict[int, tuple[list[Event], list[list[BulkItem] | BulkItem]]] = {}  # in progress, by id()
         self._turn = 0  # the next node
         self._path = "/_bulk" if options.refresh == "false" else f"/_bulk?refresh={options.refresh}"
@@ -155,19 +158,21 @@ class ElasticSink(HttpRequestSink):
         """Return the documents of an event: one, or one for each member of a batch."""
         token = event.token
         if not isinstance(event.value, list):
-            return self._item(event.value, event.meta, event.id)
+            return self._item(event.value, event)
         if token is not None and not isinstance(token, TokenGroup):
             return BulkItem("", b"", (REJECT, "a document is an object, not a list: use split or unbatch before"))
         origins: Sequence[Event] | None = getattr(token, "origins", None)  # of ``batch``
         if origins is not None and len(origins) == len(event.value):
             pairs = zip(event.value, origins, strict=True)
-            return [self._item(value, origin.meta, origin.id) for value, origin in pairs]
-        return [self._item(value, event.meta, None) for value in event.value]
+            return [self._item(value, origin) for value, origin in pairs]
+        return [self._item(value, event, own=False) for value in event.value]
 
-    def _item(self, value: Any, meta: Mapping[str, Any], ident: Any) -> BulkItem:
+    def _item(self, value: Any, event: Event, *, own: bool = True) -> BulkItem:
+        """Return the document ``value`` with the metadata of an event. ``own``: the event's ID is that of the value."""
         try:
-            action, about = self._action(value, meta, ident)
-            own_index = self._index is None or not self._index.fixed or "index" in (meta.get("elastic") or {})
+            action, about = self._action(value, event, event.id if own else None)
+            chosen = "index" in (event.meta.get("elastic") or {})
+            own_index = chosen or self._index is None or self._index.fixed is None
             lines = [write_json({action: about})]
             if action == "update":
                 change = {"doc": value, "doc_as_upsert": True} if self._options.upsert else {"doc": value}
@@ -181,10 +186,10 @@ class ElasticSink(HttpRequestSink):
             return BulkItem("", b"", (REJECT, f"a document of {len(data)} bytes: max_bulk is {self._options.max_bulk}"))
         return BulkItem(action, data, versioned=not _VERSIONS.isdisjoint(about), own_index=own_index)
 
-    def _action(self, value: Any, meta: Mapping[str, Any], ident: Any) -> tuple[str, dict[str, Any]]:
+    def _action(self, value: Any, event: Event, ident: Any) -> tuple[str, dict[str, Any]]:
         """Return the action and its parameters. Raises RejectError if they are not valid."""
         options = self._options
-        given = meta.get("elastic") or {}
+        given = event.meta.get("elastic") or {}
         if not isinstance(given, Mapping):
             raise RejectError("meta: elastic is not an object")
         action = given.get("action", options.action)
@@ -201,13 +206,13 @@ class ElasticSink(HttpRequestSink):
         if "_index" not in about:
             if self._index is None:
                 raise RejectError("no index: set the option, or the event's meta elastic.index")
-            about["_index"] = self._index.fill(meta)
-        if "_id" not in about and (found := self._id(value, ident)) is not None:
+            about["_index"] = self._index.fill_from(value, event.meta, event.ingest_ns)
+        if "_id" not in about and (found := self._id(value, event, ident)) is not None:
             about["_id"] = found
-        if options.pipeline is not None and action in ("index", "create"):
-            about.setdefault("pipeline", options.pipeline)
+        if self._pipeline is not None and action in ("index", "create") and "pipeline" not in about:
+            about["pipeline"] = self._pipeline.fill_from(value, event.meta, event.ingest_ns)
         if "_id" not in about and action in ("update", "delete"):
-            raise RejectError(f"{action} needs an ID: set id_field or event_id, or the event's meta elastic.id")
+            raise RejectError(f"{action} needs an ID: set id or event_id, or the event's meta elastic.id")
         self._conflict(action, about)
         return action, about
 
@@ -217,14 +222,12 @@ class ElasticSink(HttpRequestSink):
         elif self._options.retry_on_conflict and _VERSIONS.isdisjoint(about):  # the server rejects both together
             about.setdefault("retry_on_conflict", self._options.retry_on_conflict)
 
-    def _id(self, value: Any, ident: Any) -> str | None:
-        if self._id_field is not None:
-            found = value
-            for name in self._id_field:
-                found = found.get(name) if isinstance(found, dict) else None
-            if isinstance(found, bool) or not isinstance(found, (str, int)) or found == "":
-                raise RejectError(f"the document has no {self._options.id_field!r} that can be its ID")
-            return str(found)
+    def _id(self, value: Any, event: Event, ident: Any) -> str | None:
+        if self._id_template is not None:
+            found = self._id_template.fill_from(value, event.meta, event.ingest_ns)
+            if not found:
+                raise RejectError(f"{self._options.id!r}: the ID of the document is empty")
+            return found
         if self._options.event_id:
             if ident is None:
                 raise RejectError("event_id: the event has no ID of its own")

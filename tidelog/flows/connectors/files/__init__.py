@@ -3,5 +3,6 @@
     file       the connector ``file``: reads a file once or follows it; writes and rotates a file
     tailing    follows one file, and finds the file after a rotation
     appending  appends to a file, and rotates it
+    writing    the files of a sink: one, or those that a template names
     stdio      the connector ``stdio``: standard input, output and error
 """

@@ -52,7 +52,7 @@ class FileAppender:
                     write_all(self._descriptor, b"\n")
                     self._size += 1
         if self.fsync:
-            self._sync_folder()
+            sync_directory(self.path.parent)
 
     def close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
@@ -111,9 +111,11 @@ class FileAppender:
             taken = self.path.with_name(f"{name}.{number:04d}")
         return taken
 
-    def _sync_folder(self) -> None:
-        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+
+def sync_directory(directory: Path) -> None:
+    """Write the entries of a directory to disk. Raises OSError."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -16,17 +16,20 @@ import re
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import ClassVar, Final, Literal
 
 from tidelog.flows.api.connector import Outcome, Sink, Source
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import Token
+from tidelog.flows.connectors.destinations import path_template
 from tidelog.flows.connectors.files import tailing
 from tidelog.flows.connectors.files.appending import FileAppender
 from tidelog.flows.connectors.files.tailing import TailedFile
-from tidelog.flows.connectors.payload import LinePayloadOptions, PayloadReader, PayloadWriter
+from tidelog.flows.connectors.files.writing import FileWriter, TemplateFiles, WrittenBatch, base_of
+from tidelog.flows.connectors.payload import LinePayloadOptions, PayloadReader
 from tidelog.flows.connectors.settledprefix import SettledPrefix
-from tidelog.options.limits import NotNegative
+from tidelog.flows.connectors.templates import fixed_text
+from tidelog.options.limits import AtLeastOne, NotNegative
 from tidelog.options.units import Duration, PositiveDuration, PositiveSize
 
 CHUNK: Final = 64 << 10  # bytes read at a time
@@ -38,7 +41,9 @@ log = logging.getLogger("tidelog.flows")
 class FileOptions(LinePayloadOptions, kw_only=True):
     """Options of ``file``."""
 
-    path: str  # The path of the file to read or write.
+    templates: ClassVar[tuple[str, ...]] = ("path",)
+
+    path: str  # The path of the file to read or write. Sink: a [template](#templates).
     tail: bool = False  # Source: follow the file, and then the file that replaces it.
     start: Literal["earliest", "latest"] = "earliest"
     # Source: where reading begins if no position is stored: at the beginning or the end of the file.
@@ -54,6 +59,8 @@ class FileOptions(LinePayloadOptions, kw_only=True):
     # Sink: period after which a new file is begun. Periods are counted from 1970 in UTC.
     keep: NotNegative | None = None  # Sink: number of rotated files that are retained. `null`: all.
     fsync: bool = False  # Sink: write each batch to disk before it is settled.
+    max_open: AtLeastOne = 100
+    # Sink: maximum number of open files if `path` is a template. The least recently written one is closed.
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -73,11 +80,17 @@ class FileConnector(Source, Sink):
     def option_errors(cls, options: FileOptions, *, source: bool) -> list[str]:
         if source and PATTERN.search(options.path) and not Path(options.path).exists():
             return [f"path is {options.path!r}: a source reads one file, patterns are not supported; name the file"]
+        if not source and options.mode == "truncate" and path_template(options.path).fixed is None:
+            return ["mode: truncate can't be used with placeholders in path, because files are closed and opened again"]
         return []
 
     @classmethod
     def option_warnings(cls, options: FileOptions, *, source: bool) -> list[str]:
-        path = Path(options.path).absolute()
+        template = path_template(options.path)
+        if template.fixed is None:
+            base = base_of(template)
+            return [] if base.is_dir() else [f"path is {options.path!r}: there is no directory {base}"]
+        path = Path(template.fixed).absolute()
         if not path.parent.is_dir():
             return [f"path is {options.path!r}: there is no directory {path.parent}"]
         if path.exists() and not path.is_file() and (source or path.is_dir()):
@@ -91,7 +104,8 @@ class FileConnector(Source, Sink):
     def __init__(self, options: FileOptions) -> None:
         super().__init__()
         self._options = options
-        self._path = Path(options.path).absolute()
+        self._template = path_template(options.path)
+        self._path = Path(self._template.fixed or "").absolute()  # of the only file
         position = options.position or (f"{self._path}.position" if options.tail else None)
         self._position = None if position is None else Path(position)
         # source
@@ -110,19 +124,19 @@ class FileConnector(Source, Sink):
         self._missed = False  # the missing file has been logged
         self._rotated: float | None = None  # loop time at which the rotated file last had new data
         # sink
-        self._writer = PayloadWriter(options)
-        self._append: FileAppender | None = None
+        self._writer: FileWriter | TemplateFiles | None = None
 
     async def connect(self) -> None:
-        self.context.described["path"] = str(self._path)
+        self.context.described["path"] = self._template.text if self._template.fixed is None else str(self._path)
         if self.context.source is not None:
+            fixed_text(self._options.path)
             await asyncio.to_thread(self._open_source)
         if self.context.sink is not None:
             await asyncio.to_thread(self._open_sink)
 
     async def close(self) -> None:
-        if self._append is not None:
-            self._append.close()
+        if self._writer is not None:
+            self._writer.close()
         if self._file is not None:
             self._file.close()
 
@@ -313,38 +327,38 @@ class FileConnector(Source, Sink):
 
     # -- sink ------------------------------------------------------------------------------------------------
     def _open_sink(self) -> None:
+        if self._writer is None:
+            if self._template.fixed is None:
+                self._writer = TemplateFiles(self._template, self._appender, self._options, self._options.max_open)
+            else:
+                self._writer = FileWriter(self._appender(self._path), self._options)
+        self._writer.open()
+
+    def _appender(self, path: Path) -> FileAppender:
         options = self._options
-        if self._append is None:
-            self._append = FileAppender(
-                self._path,
-                truncate=options.mode == "truncate",
-                lines=bool(options.postprocessors) and options.postprocessors[-1] == "separate",
-                fsync=options.fsync,
-                bytes_most=options.rotate_bytes,
-                every=options.rotate_every,
-                keep=options.keep,
-            )
-        self._append.open()
-        self._writer = PayloadWriter(options, begun=not self._append.empty)
+        return FileAppender(
+            path,
+            truncate=options.mode == "truncate",
+            lines=bool(options.postprocessors) and options.postprocessors[-1] == "separate",
+            fsync=options.fsync,
+            bytes_most=options.rotate_bytes,
+            every=options.rotate_every,
+            keep=options.keep,
+        )
 
     async def write(self, events: list[Event]) -> Sequence[Outcome]:
         work = asyncio.ensure_future(asyncio.to_thread(self._write, events))
         try:
-            return await asyncio.shield(work)
+            result = await asyncio.shield(work)
         except asyncio.CancelledError:  # the thread can't be stopped, and the next write must not start before it ends
             await asyncio.gather(work, return_exceptions=True)
             raise
+        if result.error is not None:
+            self.context.disconnected(result.error)
+        return result.outcomes
 
-    def _write(self, events: list[Event]) -> Sequence[Outcome]:
-        append: Any = self._append
-        if append.prepare(0):
-            self._writer = PayloadWriter(self._options, begun=not append.empty)
-        pieces, outcomes = self._writer.batch(events)
-        data = b"".join(pieces)
-        if append.prepare(len(data)):
-            self._writer = PayloadWriter(self._options, begun=not append.empty)
-            pieces, outcomes = self._writer.batch(events)
-            data = b"".join(pieces)
-        if data:
-            append.write(data)
-        return outcomes
+    def _write(self, events: list[Event]) -> WrittenBatch:
+        if self._writer is None:
+            raise ConnectionError("not connected")
+        found = self._writer.write(events)
+        return found if isinstance(found, WrittenBatch) else WrittenBatch(found)

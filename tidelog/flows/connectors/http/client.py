@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import deque
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from yarl import URL
@@ -26,17 +26,16 @@ from tidelog.flows.api.errors import RejectError, RetryError
 from tidelog.flows.api.event import Event, EventPredicate, extract
 from tidelog.flows.api.tokens import OK, REJECT, RETRY
 from tidelog.flows.codecs.base import codec
+from tidelog.flows.connectors.destinations import header_template, url_template
 from tidelog.flows.connectors.http.options import StatusCodeOptions, content_type
 from tidelog.flows.connectors.http.requests import (
     HttpRequestOptions,
     HttpRequestSink,
     HttpResponse,
     check_url,
-    is_bad_header,
     retry_after,
 )
 from tidelog.flows.connectors.payload import NameOrOptions, PayloadOptions, PayloadWriter
-from tidelog.flows.connectors.templates import Template, in_url
 from tidelog.operating.tasks import BackgroundTasks
 from tidelog.options.units import PositiveSize
 
@@ -49,7 +48,7 @@ _SERVER: Final = re.compile(r"([a-zA-Z]+://[^/?#]*)(.*)", re.DOTALL)
 class HttpClientOptions(HttpRequestOptions, kw_only=True):
     """Options of ``http_client``."""
 
-    url: str  # The URL. Placeholders in the path and the query are replaced and escaped.
+    url: str  # The URL. Its path and its query are a [template](#templates).
     method: str = "POST"  # The method of requests. `GET` and `HEAD` have no body.
     codec: NameOrOptions = "json"  # The codec of bodies.
     postprocessors: list[NameOrOptions] = msgspec.field(default_factory=list)
@@ -67,8 +66,11 @@ class HttpClientOptions(HttpRequestOptions, kw_only=True):
         self.payload()
         if self.response_codec is not None:
             codec(self.response_codec)
-        for each in self.headers.values():
-            Template(each)
+        for name, each in self.headers.items():
+            try:
+                header_template(each)
+            except ValueError as error:
+                raise ValueError(f"headers: {name}: {error}") from None
         RequestTarget(self)
 
     def payload(self) -> PayloadOptions:
@@ -87,15 +89,15 @@ class RequestTarget:
             raise ValueError(f"url: {options.url!r}: placeholders are only allowed in the path and the query")
         self.server = check_url(found[1], options.tls)
         self._base = found[1]
-        self._rest = Template(found[2].partition("#")[0])
-        check_url(found[1] + re.sub(r"[{}]", "x", found[2]), options.tls)
+        try:
+            self._rest = url_template(found[2].partition("#")[0])
+        except ValueError as error:
+            raise ValueError(f"url: {error}") from None
+        check_url(found[1] + re.sub(r"\{[^{}]*\}|[{}]", "x", found[2]), options.tls)
 
-    def url(self, meta: dict[str, Any]) -> URL:
-        """Return the URL for an event. Raises RejectError if its meta lacks a value or has an unsafe one."""
-        rest = self._rest.fill(meta, in_url)
-        if not self._rest.fixed and any(each in (".", "..") for each in rest.partition("?")[0].split("/")):
-            raise RejectError(f"{rest!r} contains . or .. as a path segment")
-        return URL(self._base + rest, encoded=True)
+    def url(self, event: Event) -> URL:
+        """Return the URL for an event. Raises RejectError if it lacks a value or has an unsafe one."""
+        return URL(self._base + self._rest.fill(event), encoded=True)
 
 
 class HttpClient(HttpRequestSink):
@@ -112,9 +114,9 @@ class HttpClient(HttpRequestSink):
         self._means = options.statuses.table()
         self._denied = options.statuses.denied()
         self._taken: float | None = None  # loop time of the last accepted event; None: the server denied one since
-        self._headers = {name: Template(value) for name, value in options.headers.items()}
+        self._headers = {name: header_template(value) for name, value in options.headers.items()}
         if not any(name.lower() == "content-type" for name in options.headers):
-            self._headers["Content-Type"] = Template(content_type(options.codec))
+            self._headers["Content-Type"] = header_template(content_type(options.codec))
         self._waiting: dict[int, deque[Event]] = {}  # unsent events of each write, by id()
         self._decoder = codec(options.codec if options.response_codec is None else options.response_codec)
 
@@ -162,11 +164,8 @@ class HttpClient(HttpRequestSink):
         self.context.answer(event, status, reason)
 
     async def _outcome(self, event: Event, began: float) -> tuple[int, str]:
-        url = self._target.url(event.meta)
-        headers = {name: each.fill(event.meta) for name, each in self._headers.items()}
-        for name, value in headers.items():
-            if is_bad_header(value):
-                raise RejectError(f"the header {name!r} would contain a control character")
+        url = self._target.url(event)
+        headers = {name: each.fill(event) for name, each in self._headers.items()}
         body = None if self._options.method in _WITHOUT_BODY else self._encoded(event)
         if body is None:
             headers.pop("Content-Type", None)

@@ -25,6 +25,7 @@ from tidelog.flows.api.cancellation import cancel
 from tidelog.flows.api.connector import Sink
 from tidelog.flows.api.connectoroptions import ConnectorOptions
 from tidelog.flows.api.errors import RejectError, RetryError
+from tidelog.flows.connectors.destinations import is_bad_header
 from tidelog.flows.connectors.http.concurrency import ConcurrencyLimit
 from tidelog.flows.connectors.http.options import ClientTlsOptions, HttpAuth
 from tidelog.operating.redaction import redacted
@@ -41,7 +42,7 @@ class HttpRequestOptions(ConnectorOptions, kw_only=True):
     tls: ClientTlsOptions | None = None
     # TLS settings for `https`, see above. `null`: the system's certificate authorities.
     headers: dict[str, str] = msgspec.field(default_factory=dict)
-    # Headers of each request. `http_client` replaces placeholders in their values.
+    # Headers of each request. In `http_client`, their values are [templates](#templates).
     concurrency: AtLeastOne = 4  # Maximum number of requests in flight.
     target_latency: Duration | None = None
     # Latency above which the number of requests in flight is reduced. `null`: 3 times the average plus 100 ms.
@@ -55,11 +56,6 @@ class HttpRequestOptions(ConnectorOptions, kw_only=True):
         for name, value in self.headers.items():
             if not name or any(each <= " " or each == ":" or each > "~" for each in name) or is_bad_header(value):
                 raise ValueError(f"headers: {name!r} can't be a header, or its value can't")
-
-
-def is_bad_header(value: str) -> bool:
-    """Return whether a header's value is not valid because it contains a line break or another control character."""
-    return any((each < " " and each != "\t") or each == "\x7f" for each in value)
 
 
 def check_url(text: str, tls: ClientTlsOptions | None, schemes: tuple[str, str] = ("http", "https")) -> URL:

@@ -20,9 +20,9 @@ from tidelog.flows.api.connector import Outcome
 from tidelog.flows.api.errors import RejectError
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import DISCARD, OK, REJECT, RETRY, Token
+from tidelog.flows.connectors.destinations import is_bad_header
 from tidelog.flows.connectors.http.listening import HttpListenerOptions, ListeningConnector, error_response
 from tidelog.flows.connectors.http.options import content_type
-from tidelog.flows.connectors.http.requests import is_bad_header
 from tidelog.flows.connectors.payload import PayloadReader, PayloadWriter
 from tidelog.flows.interceptors.compression import DecompressedTooLongError, DecompressOptions, Gunzip, Inflate
 from tidelog.operating import cors

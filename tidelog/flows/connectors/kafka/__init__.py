@@ -1,4 +1,5 @@
 """Topics of Kafka.
 
-    kafka  the connector ``kafka``: a source and a sink
+    kafka    the connector ``kafka``: a source and a sink
+    targets  the topic, the key and the headers of a message
 """

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import itertools
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Mapping, Sequence
-from typing import Any, Final, Literal
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Final, Literal
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.codec import has_zstd
@@ -27,13 +28,17 @@ from tidelog.flows.api.connector import Outcome, Sink, Source
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import REJECT, RETRY, Token
 from tidelog.flows.connectors.http.options import ClientTlsOptions
+from tidelog.flows.connectors.kafka.targets import MessageTarget, TargetTemplates
+from tidelog.flows.connectors.namedmessages import named_messages
 from tidelog.flows.connectors.ongoingread import OngoingRead
 from tidelog.flows.connectors.payload import MessageReader, PayloadOptions, PayloadWriter
 from tidelog.flows.connectors.settledprefix import SettledPrefix
+from tidelog.flows.connectors.templates import fixed_text
 from tidelog.options.structs import nearest
 
 POLL_MS: Final = 1_000  # for one fetch, so that an interruption is noticed
 COMMIT: Final = 1.0  # s between two commits, at least
+TOPICS: Final = 1_000  # of a sink with a template: a write adds at most 512
 PACKED: Final = ("snappy", "lz4", "zstd")  # aiokafka needs cramjam for these
 MISSING: Final = "needs the package 'cramjam': pip install 'tidelog[flows-all]'"
 
@@ -43,12 +48,17 @@ log = logging.getLogger("tidelog.flows")
 class KafkaOptions(PayloadOptions):
     """Options of ``kafka``."""
 
+    templates: ClassVar[tuple[str, ...]] = ("topic", "key", "headers")
+
     servers: str | list[str] = "localhost:9092"  # One or several bootstrap servers.
-    topic: str | list[str] = ""  # The topic. Required. A source may have several.
+    topic: str | list[str] = ""  # The topic. Required. A source may have several. Sink: a [template](#templates).
     group: str = ""  # Source: the consumer group. Required.
     start: Literal["earliest", "latest"] = "earliest"
     # Source: where a group without commits begins, `earliest` or `latest`.
-    key: str | None = None  # Sink: the name of the value in `meta` that is the key of the message. `null`: no key.
+    key: str | None = None
+    # Sink: the key of the message, a [template](#templates) such as `{customer}`. `null`: no key.
+    headers: dict[str, str] = field(default_factory=dict)
+    # Sink: headers of the message. Their values are [templates](#templates).
     compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "none"
     # Sink: the compression, `none`, `gzip`, `snappy`, `lz4` or `zstd`.
     security: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
@@ -81,7 +91,9 @@ class _Partition:
 
 
 class KafkaConnector(Source, Sink):
-    """Sets ``event.id`` to topic/partition/offset, and ``topic``, ``partition``, ``key`` and ``headers`` in meta."""
+    """Sets ``event.id`` to topic/partition/offset, and in meta ``topic``, ``partition``, ``key``, ``headers``, and all
+    of them with the offset and the time in ``kafka``.
+    """
 
     type = "kafka"
     Options = KafkaOptions
@@ -114,6 +126,8 @@ class KafkaConnector(Source, Sink):
         self._late: Counter[str] = Counter()  # by event ID: future settlements to ignore
         self._reader = MessageReader(options)
         self._writing = PayloadWriter(options)
+        self._recent: dict[str, None] = {}  # topics that were written, the most recent one last
+        self._target = TargetTemplates(self._topics[0], options.key, options.headers)
         self._read: OngoingRead[Mapping[TopicPartition, Sequence[Any]]] = OngoingRead(self.wait)
         self._committer: asyncio.Task[None] | None = None
         self._dirty = asyncio.Event()
@@ -145,7 +159,7 @@ class KafkaConnector(Source, Sink):
                     **await self._common(),
                 )  # fmt: skip
                 await self._consumer.start()
-                self._consumer.subscribe(self._topics, listener=_RebalanceListener(self))
+                self._consumer.subscribe([fixed_text(each) for each in self._topics], listener=_RebalanceListener(self))
                 self._committer = asyncio.get_running_loop().create_task(self._commits())
             if self.context.sink is not None:
                 compression = None if options.compression == "none" else options.compression
@@ -201,6 +215,7 @@ class KafkaConnector(Source, Sink):
             about["key"] = message.key.decode("utf-8", "replace")
         if message.headers:
             about["headers"] = {name: (raw or b"").decode("utf-8", "replace") for name, raw in message.headers}
+        about["kafka"] = {**about, "offset": message.offset, "timestamp": message.timestamp}
         events = self._reader.read(message.value or b"", about)
         name = _name(at, message.offset)
         known.prefix.add(message.offset, message.offset + 1, len(events))
@@ -273,31 +288,47 @@ class KafkaConnector(Source, Sink):
     async def write(self, events: list[Event]) -> Sequence[Outcome] | None:
         if self._producer is None:
             raise ConnectionError("not connected")
-        messages, outcomes = self._writing.messages(events)
+        messages, outcomes = named_messages(self._writing, self._target.of, events)
+        by_topic: dict[str, list[tuple[MessageTarget, list[int], bytes]]] = {}
+        for each in messages:
+            by_topic.setdefault(each[0].topic, []).append(each)
+        # each topic by itself, because a missing topic delays its first message by up to request_timeout_ms
+        failed = await asyncio.gather(*(self._send(self._producer, topic, each) for topic, each in by_topic.items()))
+        for indexes, problem in (one for each in failed for one in each):
+            permanent = isinstance(problem, MessageSizeTooLargeError)
+            for at in indexes:
+                outcomes[at] = (REJECT, str(problem)) if permanent else (RETRY, _text(problem))
+        self._forget_topics(self._producer, by_topic)
+        return outcomes
+
+    def _forget_topics(self, producer: Any, used: Iterable[str]) -> None:
+        """Limit the topics whose metadata the producer stores and requests again periodically."""
+        for topic in used:
+            self._recent.pop(topic, None)
+            self._recent[topic] = None
+        if len(self._recent) > TOPICS:
+            for topic in list(itertools.islice(self._recent, len(self._recent) - TOPICS)):
+                del self._recent[topic]
+            producer.client.set_topics(list(self._recent))
+
+    async def _send(
+        self, producer: Any, topic: str, messages: list[tuple[MessageTarget, list[int], bytes]]
+    ) -> list[tuple[list[int], Exception]]:
+        """Send the messages of a topic in order. Return the indexes and the error of those that failed."""
         sent: list[tuple[list[int], Awaitable[object]]] = []
         failed: list[tuple[list[int], Exception]] = []
-        for indexes, message in messages:
+        for target, indexes, message in messages:
             try:
-                sent.append(
-                    (indexes, await self._producer.send(self._topics[0], message, key=self._key(events, indexes)))
-                )
-            except (KafkaError, UnicodeEncodeError) as error:
+                future = await producer.send(topic, message, key=target.key, headers=list(target.headers))
+                sent.append((indexes, future))
+            except KafkaError as error:
                 failed.append((indexes, error))
         for indexes, future in sent:
             try:
                 await future
             except KafkaError as error:
                 failed.append((indexes, error))
-        for indexes, problem in failed:
-            permanent = isinstance(problem, MessageSizeTooLargeError | UnicodeEncodeError)
-            for at in indexes:
-                outcomes[at] = (REJECT, str(problem)) if permanent else (RETRY, _text(problem))
-        return outcomes
-
-    def _key(self, events: Sequence[Event], indexes: Sequence[int]) -> bytes | None:
-        """Return the key of a message: that of its first event. Raises UnicodeEncodeError if it can't be encoded."""
-        key = None if self._options.key is None else events[indexes[0]].meta.get(self._options.key)
-        return key if key is None or isinstance(key, bytes) else str(key).encode()
+        return failed
 
 
 def _text(error: Exception) -> str:

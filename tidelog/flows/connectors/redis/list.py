@@ -7,21 +7,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import ClassVar
 
 from tidelog.flows.api.connector import Outcome
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import Token
+from tidelog.flows.connectors.namedmessages import by_name, named_messages
 from tidelog.flows.connectors.payload import MessageReader, PayloadOptions, PayloadWriter
 from tidelog.flows.connectors.redis.base import BLOCK_MS, RedisConnector, check_url, checked_reply
 from tidelog.flows.connectors.redis.processinglist import ProcessingList
+from tidelog.flows.connectors.templates import Template, fixed_text
 from tidelog.options.limits import AtLeastOne
 
 
 class RedisListOptions(PayloadOptions):
     """Options of ``redis_list``."""
 
+    templates: ClassVar[tuple[str, ...]] = ("key",)
+
     url: str = "redis://localhost:6379"  # The URL of the server.
-    key: str = ""  # The key of the list. Required.
+    key: str = ""  # The key of the list. Required. Sink: a [template](#templates).
     processing: str | None = None
     # Source: the key of the list of elements in flight. `null`: `KEY:processing:INSTANCE.NAME`.
     max_length: AtLeastOne | None = None  # Sink: number of the newest elements that are retained. `null`: all.
@@ -44,6 +49,8 @@ class RedisList(RedisConnector):
     def __init__(self, options: RedisListOptions) -> None:
         super().__init__(options.url)
         self._options = options
+        self._key = options.key  # of the list that is read, after connecting
+        self._template = Template(options.key)
         self._held: dict[int, bytes] = {}  # elements in flight, by number
         self._open: dict[int, int] = {}  # unsettled events of each element
         self._gone: Counter[bytes] = Counter()  # elements in flight that a command without a reply has removed
@@ -55,14 +62,15 @@ class RedisList(RedisConnector):
     @property
     def _processing(self) -> str:
         given = self._options.processing
-        return given or f"{self._options.key}:processing:{self.context.flow}.{self.context.name}"
+        return given or f"{self._key}:processing:{self.context.flow}.{self.context.name}"
 
     async def connect(self) -> None:
         await super().connect()
         if self.context.source is not None:
+            self._key = fixed_text(self._options.key)
             await self._recover()
             if self._options.processing is None:
-                self._others = ProcessingList(self._options.key, self._processing, self.context)
+                self._others = ProcessingList(self._key, self._processing, self.context)
                 await checked_reply(self._others.begin(self.server()))
 
     async def close(self) -> None:
@@ -88,12 +96,12 @@ class RedisList(RedisConnector):
         pipe = server.pipeline(transaction=True)
         for raw in reversed(left):  # the newest first, so that the oldest is at the head
             pipe.lrem(self._processing, -1, raw)
-            pipe.lpush(self._options.key, raw)
+            pipe.lpush(self._key, raw)
         await checked_reply(pipe.execute())
         self.context.count("recovered", len(left))
 
     async def pull(self, limit: int) -> list[Event] | None:
-        server, key, to = self.server(), self._options.key, self._processing
+        server, key, to = self.server(), self._key, self._processing
         first = await self.blocking(lambda: server.blmove(key, to, BLOCK_MS / 1000, "LEFT", "RIGHT"))
         if first is None:
             return []
@@ -109,7 +117,7 @@ class RedisList(RedisConnector):
         number = self._number
         self._number += 1
         self._held[number] = raw
-        about = {"key": self._options.key}
+        about = {"key": self._key}
         events = self._reader.read(raw, about)
         if not events:
             events = [Event(raw, {**about, "error": "there is no message in it"}, path="err")]
@@ -139,9 +147,10 @@ class RedisList(RedisConnector):
 
     async def write(self, events: list[Event]) -> Sequence[Outcome] | None:
         pipe = self.server().pipeline(transaction=False)
-        messages, outcomes = self._writer.messages(events)
-        for _, message in messages:
-            pipe.rpush(self._options.key, message)
-        if messages and self._options.max_length is not None:
-            pipe.ltrim(self._options.key, -self._options.max_length, -1)
-        return await self.sent(pipe, [indexes for indexes, _ in messages], outcomes)
+        messages, outcomes = named_messages(self._writer, by_name(self._template), events)
+        for key, _, message in messages:
+            pipe.rpush(key, message)
+        if self._options.max_length is not None:
+            for key in dict.fromkeys(key for key, _, _ in messages):
+                pipe.ltrim(key, -self._options.max_length, -1)
+        return await self.sent(pipe, [indexes for _, indexes, _ in messages], outcomes)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from tidelog.flows.api.connector import Outcome
 from tidelog.flows.api.event import Event
+from tidelog.flows.connectors.namedmessages import by_name, named_messages
 from tidelog.flows.connectors.payload import MessageReader, PayloadOptions, PayloadWriter
 from tidelog.flows.connectors.redis.base import BLOCK_MS, RedisConnector, check_url, checked_reply
+from tidelog.flows.connectors.templates import Template, fixed_text
 
 
 class RedisPubSubOptions(PayloadOptions):
     """Options of ``redis_pubsub``."""
 
+    templates: ClassVar[tuple[str, ...]] = ("channel",)
+
     url: str = "redis://localhost:6379"  # The URL of the server.
-    channel: str | list[str] = []  # noqa: RUF012 - One or several channels. A sink publishes to the first one.
+    channel: str | list[str] = []  # noqa: RUF012 - One or several channels. Sink: the first one, a [template](#templates).
     pattern: str | list[str] = []  # noqa: RUF012 - Source: patterns of channels, such as `orders.*`.
 
     def __post_init__(self) -> None:
@@ -36,6 +40,7 @@ class RedisPubSub(RedisConnector):
         super().__init__(options.url)
         self._options = options
         self._channels = _list(options.channel)
+        self._channel = Template(self._channels[0] if self._channels else "")
         self._patterns = _list(options.pattern)
         self._subscription: Any = None
         self._reader = MessageReader(options)
@@ -49,7 +54,7 @@ class RedisPubSub(RedisConnector):
         if self.context.source is not None:
             self._subscription = self.server().pubsub(ignore_subscribe_messages=True)
             if self._channels:
-                await checked_reply(self._subscription.subscribe(*self._channels))
+                await checked_reply(self._subscription.subscribe(*map(fixed_text, self._channels)))
             if self._patterns:
                 await checked_reply(self._subscription.psubscribe(*self._patterns))
 
@@ -81,10 +86,10 @@ class RedisPubSub(RedisConnector):
 
     async def write(self, events: list[Event]) -> Sequence[Outcome] | None:
         pipe = self.server().pipeline(transaction=False)
-        messages, outcomes = self._writer.messages(events)
-        for _, message in messages:
-            pipe.publish(self._channels[0], message)
-        return await self.sent(pipe, [indexes for indexes, _ in messages], outcomes)
+        messages, outcomes = named_messages(self._writer, by_name(self._channel), events)
+        for channel, _, message in messages:
+            pipe.publish(channel, message)
+        return await self.sent(pipe, [indexes for _, indexes, _ in messages], outcomes)
 
 
 def _list(given: str | list[str]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import redis
 
@@ -16,6 +16,7 @@ from tidelog.flows.api.errors import RejectError
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import OK, REJECT, Token
 from tidelog.flows.connectors.redis.base import BLOCK_MS, LOST, RedisConnector, check_url, checked_reply
+from tidelog.flows.connectors.templates import Template, filled_name, fixed_text
 from tidelog.flows.connectors.tidelog.fieldcodec import EntryCodec, FieldCodec, with_context
 from tidelog.options.limits import AtLeastOne
 from tidelog.options.start import EARLIEST, StartPosition
@@ -25,8 +26,10 @@ from tidelog.options.units import Duration
 class RedisStreamOptions(ConnectorOptions):
     """Options of ``redis_stream``."""
 
+    templates: ClassVar[tuple[str, ...]] = ("key",)
+
     url: str = "redis://localhost:6379"  # The URL of the server.
-    key: str = ""  # The key of the stream. Required.
+    key: str = ""  # The key of the stream. Required. Sink: a [template](#templates).
     codec: FieldCodec = "plain"  # The encoding of values in fields, as for `stream`.
     group: str = ""  # Source: the consumer group. Required.
     consumer: str | None = None  # Source: the name in the group, which must be unique. `null`: `INSTANCE.NAME@HOST`.
@@ -53,6 +56,8 @@ class RedisStream(RedisConnector):
     def __init__(self, options: RedisStreamOptions) -> None:
         super().__init__(options.url)
         self._options = options
+        self._key = options.key  # of the stream that is read, after connecting
+        self._template = Template(options.key)
         self._codec = EntryCodec(options.codec)
         self._held: set[bytes] = set()  # IDs in flight
         self._claim_at = 0.0  # loop time of the next claim
@@ -68,10 +73,11 @@ class RedisStream(RedisConnector):
         await super().connect()
         if self.context.source is None:
             return
+        self._key = fixed_text(self._options.key)
         after = self._options.start.after
         begin = "$" if after is None else f"{after.ms}-{after.seq}"
         try:
-            await self.server().xgroup_create(self._options.key, self._options.group, begin, mkstream=True)
+            await self.server().xgroup_create(self._key, self._options.group, begin, mkstream=True)
         except LOST as error:
             raise ConnectionError(str(error)) from error
         except redis.ResponseError as error:
@@ -95,7 +101,7 @@ class RedisStream(RedisConnector):
         return [event for at, fields in rows if (event := self._event(at, fields)) is not None]
 
     def _group_read(self, start: str, limit: int, block: int | None = None) -> Any:
-        streams = {self._options.key: start}
+        streams = {self._key: start}
         return self.server().xreadgroup(self._options.group, self._consumer, streams, limit, block)
 
     async def _claimed(self, limit: int) -> list[tuple[bytes, Any]]:
@@ -103,9 +109,9 @@ class RedisStream(RedisConnector):
         options, server = self._options, self.server()
         if self._held:
             held = list(self._held)
-            await checked_reply(server.xclaim(options.key, options.group, self._consumer, 0, held, justid=True))
+            await checked_reply(server.xclaim(self._key, options.group, self._consumer, 0, held, justid=True))
         reply = await checked_reply(
-            server.xautoclaim(options.key, options.group, self._consumer, int(options.claim * 1000), count=limit)
+            server.xautoclaim(self._key, options.group, self._consumer, int(options.claim * 1000), count=limit)
         )
         found: list[tuple[bytes, Any]] = reply[1]
         return found
@@ -113,7 +119,7 @@ class RedisStream(RedisConnector):
     def _event(self, at: bytes, fields: dict[bytes, bytes] | None) -> Event | None:
         if at in self._held:
             return None
-        about = {"stream": self._options.key}
+        about = {"stream": self._key}
         name = at.decode()
         if not fields:
             self.context.count("missing")  # it was trimmed while it was pending
@@ -129,7 +135,7 @@ class RedisStream(RedisConnector):
 
     async def settled(self, tokens: Sequence[Token]) -> None:
         ids = [token.key.encode() for token in tokens]
-        await checked_reply(self.server().xack(self._options.key, self._options.group, *ids))
+        await checked_reply(self.server().xack(self._key, self._options.group, *ids))
         self._held.difference_update(ids)
 
     async def write(self, events: list[Event]) -> Sequence[Outcome] | None:
@@ -139,11 +145,12 @@ class RedisStream(RedisConnector):
         context = tracecontext.current()
         for at, event in enumerate(events):
             try:
+                key = filled_name(self._template, event)
                 names, values = with_context(self._codec.encode(event.value), event.meta, context)
             except RejectError as error:
                 outcomes[at] = (REJECT, str(error))
                 continue
-            pipe.xadd(self._options.key, dict(zip(names, values, strict=True)), maxlen=self._options.max_length)
+            pipe.xadd(key, dict(zip(names, values, strict=True)), maxlen=self._options.max_length)
             indexes.append([at])
         return await self.sent(pipe, indexes, outcomes)
 

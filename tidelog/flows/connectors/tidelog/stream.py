@@ -4,19 +4,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from tidelog.flows.api.connector import Outcome, Sink, Source
 from tidelog.flows.api.connectoroptions import ConnectorOptions
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import Token
+from tidelog.flows.connectors.templates import Template, fixed_text
 from tidelog.flows.connectors.tidelog.deadletters import topic_of
 from tidelog.flows.connectors.tidelog.entrywaiter import EntryWaiter
 from tidelog.flows.connectors.tidelog.fieldcodec import EntryCodec, FieldCodec
 from tidelog.flows.connectors.tidelog.groupsource import GroupSource
 from tidelog.flows.connectors.tidelog.streamsource import PlainSource, StreamSource
-from tidelog.flows.connectors.tidelog.streamwriter import StreamRetention, StreamSelector, StreamWriter
+from tidelog.flows.connectors.tidelog.streamwriter import StreamRetention, StreamWriter
 from tidelog.flows.serveraccess import access
 from tidelog.options.start import EARLIEST, StartPosition
 from tidelog.options.units import Duration
@@ -26,7 +27,14 @@ from tidelog.transport.access import Access
 class StreamOptions(ConnectorOptions):
     """Options of ``stream``."""
 
-    key: str | list[str] = ""  # The stream. A source may read several.
+    remedies: ClassVar[Mapping[str, str]] = {
+        **ConnectorOptions.remedies,
+        "topic": "fill the key from the event, such as key: 'city:{customer.city}'",
+        "topic_meta": "fill the key from the metadata, such as key: '{meta.stream}'",
+    }
+    templates: ClassVar[tuple[str, ...]] = ("key",)
+
+    key: str | list[str] = ""  # The stream. A source may read several. Sink: a [template](#templates).
     url: str | None = None  # The URL of the server. `null`: the flow's server.
     codec: FieldCodec = "plain"  # `plain`: a dict of fields. `json`, `msgpack`: the whole value is in the field `data`.
     group: str | None = None  # Source: the group. `null`: reads from `start`, and no position is stored.
@@ -34,21 +42,17 @@ class StreamOptions(ConnectorOptions):
     # Source: `earliest`, `latest`, an ID or a time. It applies to a new group, and without a group.
     retry: Duration = Duration(30.0)  # Source: after this time, the entries of a dead reader are redelivered.
     dead_letters: str | None = None  # Source: the dead-letter queue. `null`: `flow.NAME.dead`.
-    topic: str | None = None  # Sink: a JMESPath expression for the stream, or for the text that replaces `{}` in `key`.
-    topic_meta: str | None = None  # Sink: the same, from this name in meta.
     evict: int | None = None  # Sink: how many of the newest entries are retained. `null`: all.
     evict_age: Duration | None = None  # Sink: entries older than this are evicted. `null`: never.
     concurrency: int = 4  # Sink: maximum number of batches in flight to the server.
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        keys = [self.key] if isinstance(self.key, str) else self.key
-        if not self.topic and not self.topic_meta and not all(keys):
-            raise ValueError("key is missing: name the stream, or for a sink set topic or topic_meta")
+        keys = self.keys
+        if not all(keys):
+            raise ValueError("key is missing: name the stream")
         if len(set(keys)) != len(keys) or not keys:
             raise ValueError("key names a stream twice, or none")
-        if self.topic and self.topic_meta:
-            raise ValueError("topic and topic_meta are exclusive: give one of them")
         if self.group == "":
             raise ValueError("group is empty: omit it to read without a group")
         if self.retry < 0.1:
@@ -61,7 +65,10 @@ class StreamOptions(ConnectorOptions):
             raise ValueError(f"concurrency is {self.concurrency}: it must be at least 1")
         if self.url is not None:
             access(self.url)
-        StreamSelector(keys[0], self.topic, self.topic_meta)
+
+    @property
+    def keys(self) -> list[str]:
+        return [self.key] if isinstance(self.key, str) else self.key
 
 
 class StreamConnector(Source, Sink):
@@ -77,7 +84,6 @@ class StreamConnector(Source, Sink):
     def __init__(self, options: StreamOptions) -> None:
         super().__init__()
         self._options = options
-        self._keys = [options.key] if isinstance(options.key, str) else list(options.key)
         self.owns_policy = options.group is not None
         self.concurrency = options.concurrency
         self._reader: StreamSource[Any] | None = None
@@ -91,20 +97,21 @@ class StreamConnector(Source, Sink):
         name = f"tidelog-flow:{context.flow}:{context.name}"
         if context.source is not None:
             if self._reader is None:
+                keys = [fixed_text(each) for each in options.keys]
                 codec, waiter = EntryCodec(options.codec), EntryWaiter(self._where(), name, options.group)
                 if options.group is not None:
                     self._reader = GroupSource(
-                        self._keys, options.group, options.start, waiter, codec, context, retry=options.retry,
+                        keys, options.group, options.start, waiter, codec, context, retry=options.retry,
                         policy=options.on_error, letters=options.dead_letters or topic_of(context.flow),
                     )  # fmt: skip
                 else:
-                    self._reader = PlainSource(self._keys, options.start, waiter, codec, context)
+                    self._reader = PlainSource(keys, options.start, waiter, codec, context)
             await self._reader.open()
         if context.sink is not None:
             if self._writer is None:
                 evict = StreamRetention(options.evict, options.evict_age)
-                keys = StreamSelector(self._keys[0], options.topic, options.topic_meta)
-                self._writer = StreamWriter(self._where(), name, keys, EntryCodec(options.codec), evict)
+                key = Template(options.keys[0])
+                self._writer = StreamWriter(self._where(), name, key, EntryCodec(options.codec), evict)
             await self._writer.open()
 
     async def close(self) -> None:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import hiredis
-import jmespath
 import redis
 
 from tidelog.client import calls, tracecontext
@@ -19,6 +18,7 @@ from tidelog.flows.api.connector import Outcome
 from tidelog.flows.api.errors import RejectError
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import OK, REJECT, RETRY
+from tidelog.flows.connectors.templates import Template, filled_name
 from tidelog.flows.connectors.tidelog.fieldcodec import EntryCodec, with_context
 from tidelog.flows.serveraccess import channel
 from tidelog.transport.access import Access
@@ -27,7 +27,6 @@ from tidelog.transport.call import Call, Value
 
 #: Codes of errors that an operator can fix: the events are retried.
 FIXABLE: Final = frozenset({"WRONGTYPE", "NOPERM", "NOAUTH"})
-PLACEHOLDER: Final = "{}"
 
 
 @dataclass(frozen=True)
@@ -41,35 +40,6 @@ class StreamRetention:
         if self.count is not None:
             return calls.ttrim(key, count=self.count)
         return None if self.age is None else calls.ttrim(key, ms=round(self.age * 1000))
-
-
-class StreamSelector:
-    """Selects the stream for an event. Raises ValueError if the expression is not valid."""
-
-    def __init__(self, key: str, topic: str | None, meta: str | None) -> None:
-        self._key = key
-        self._meta = meta
-        self._expression: Any = None
-        if topic is not None:
-            try:
-                self._expression = jmespath.compile(topic)
-            except jmespath.exceptions.JMESPathError as error:
-                raise ValueError(f"topic: {error}") from None
-        self.fixed = key if topic is None and meta is None else None
-
-    def of(self, event: Event) -> str:
-        """Return the event's stream. Raises RejectError if the event has no text for the name."""
-        if self.fixed is not None:
-            return self.fixed
-        try:
-            found = event.meta.get(self._meta) if self._meta is not None else self._expression.search(event.value)
-        except jmespath.exceptions.JMESPathError as error:
-            raise RejectError(f"topic: {error}") from None
-        if isinstance(found, str) and found:
-            return self._key.replace(PLACEHOLDER, found) if PLACEHOLDER in self._key else found
-        if self._key and PLACEHOLDER not in self._key:
-            return self._key
-        raise RejectError(f"the event does not name a stream: {found!r} is not text")
 
 
 @dataclass
@@ -90,12 +60,10 @@ class _AppendGroup:
 class StreamWriter:
     """Writes batches to streams. Calls of ``write`` can overlap."""
 
-    def __init__(
-        self, where: Access, name: str, keys: StreamSelector, codec: EntryCodec, evict: StreamRetention
-    ) -> None:
+    def __init__(self, where: Access, name: str, key: Template, codec: EntryCodec, evict: StreamRetention) -> None:
         self._where = where
         self._name = name
-        self._keys = keys
+        self._key = key
         self._codec = codec
         self._evict = evict
         self._channel: AsyncConnection | None = None
@@ -147,11 +115,11 @@ class StreamWriter:
         refused: dict[int, str] = {}
         groups: list[_AppendGroup] = []
         last: dict[str, _AppendGroup] = {}  # by stream
-        encode, fixed, context = self._codec.encode, self._keys.fixed, tracecontext.current()
+        encode, fixed, context = self._codec.encode, self._key.fixed, tracecontext.current()
         for at, event in enumerate(events):
             try:
                 fields, values = with_context(encode(event.value), event.meta, context)
-                key = fixed or self._keys.of(event)
+                key = fixed or filled_name(self._key, event)
             except RejectError as error:
                 refused[at] = str(error)
                 continue
