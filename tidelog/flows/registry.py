@@ -40,6 +40,8 @@ CONNECTORS: Final[dict[str, str]] = {  # type: module:class
     "redis_list": "tidelog.flows.connectors.redis.list:RedisList",
     "redis_stream": "tidelog.flows.connectors.redis.stream:RedisStream",
     "kafka": "tidelog.flows.connectors.kafka.kafka:KafkaConnector",
+    "sql": "tidelog.flows.connectors.sql.sql:SqlConnector",
+    "sql_query": "tidelog.flows.connectors.sql.query:SqlQuerySink",
     "cron": "tidelog.flows.connectors.builtin.cron:CronSource",
     "exit": "tidelog.flows.connectors.builtin.exit:ExitSink",
 }
@@ -69,7 +71,10 @@ OPERATORS: Final[dict[str, str]] = {
 }
 
 
-ALL: Final = frozenset(("aiokafka", "cramjam", "datasketches", "lz4"))  # packages of the extra flows-all
+EXTRAS: Final = {  # package: the smallest extra that has it, if this is not ``flows``
+    "aiokafka": "flows-all", "cramjam": "flows-all", "datasketches": "flows-all", "lz4": "flows-all",
+    "aiomysql": "flows-sql", "psycopg": "flows-sql", "pymysql": "flows-sql",
+}  # fmt: skip
 
 
 def connector(name: str) -> Any:
@@ -90,7 +95,7 @@ def _found(what: str, known: Mapping[str, str], name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("tidelog"):
             raise
-        way = f"pip install 'tidelog[{'flows-all' if error.name in ALL else 'flows'}]', or see docs/flows.md"
+        way = f"pip install 'tidelog[{EXTRAS.get(error.name, 'flows')}]', or see docs/flows.md"
         raise FlowError(f"the {what} {name!r} needs the package {error.name!r}: {way}") from error
 
 

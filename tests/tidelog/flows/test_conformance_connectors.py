@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import socket
+import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -500,6 +501,41 @@ def kafka(_: Peers) -> None:
     )
     make = made("kafka", servers=cluster.servers, topic=out)
     check_sink(make, VALUES, invalid=UNWRITABLE, written=written, patience=40)
+
+
+# -- databases -----------------------------------------------------------------------------------------------
+@checks("sql")
+def sql(peers: Peers) -> None:
+    path = peers.path / "shop.db"
+    url = f"sqlite:///{path}"
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.execute("CREATE TABLE source (id INTEGER PRIMARY KEY, n INTEGER)")
+        database.execute("CREATE TABLE target (n INTEGER)")
+
+        async def produce(_: Source, count: int) -> None:
+            database.executemany("INSERT INTO source (n) VALUES (?)", [(number,) for number in range(count)])
+
+        async def written(_: Sink) -> list[Any]:
+            return [{"n": number} for (number,) in database.execute("SELECT n FROM target")]
+
+        query = "SELECT id, n FROM source WHERE id > :cursor ORDER BY id"
+        position = str(peers.path / "position")
+        make = made("sql", url=url, query=query, cursor="id", start=0, position=position, every="5ms")
+        check_source(make, produce=produce, redelivers=True)
+        check_sink(made("sql", url=url, table="target"), VALUES, invalid=[*UNWRITABLE, {"m": 1}], written=written)
+
+
+@checks("sql_query")
+def sql_query(peers: Peers) -> None:
+    path = peers.path / "queried.db"
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.execute("CREATE TABLE target (n INTEGER)")
+
+        async def written(_: Sink) -> list[Any]:
+            return [{"n": number} for (number,) in database.execute("SELECT n FROM target")]
+
+        make = made("sql_query", url=f"sqlite:///{path}", query="INSERT INTO target VALUES (:n)")
+        check_sink(make, VALUES, invalid=[*UNWRITABLE, {"m": 1}, {"n": object()}], written=written)
 
 
 # -- the kit can fail ----------------------------------------------------------------------------------------

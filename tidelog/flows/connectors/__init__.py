@@ -3,6 +3,8 @@
     payload        connectors that carry bytes: preprocessors, codec, postprocessors
     ongoingread    a read that continues while pulls are interrupted
     settledprefix  the position up to which all events are settled
+    positionfile   a file that stores the position of a source
+    batchmembers   the members of an event that the operator ``batch`` composed
     templates      names and other options that are filled from an event
     destinations   templates for URLs, paths, and headers
     namedmessages  messages for destinations that are named by templates
@@ -12,6 +14,7 @@
     files          files, and the standard streams of the process
     sockets        TCP and UDP
     kafka          topics of Kafka
+    sql            tables and queries of PostgreSQL, MySQL, and SQLite
     elastic        the bulk API of Elasticsearch and OpenSearch
     builtin        connectors without a peer: timers, test sources, Python functions
 """

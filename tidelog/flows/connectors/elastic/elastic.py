@@ -15,8 +15,9 @@ from yarl import URL
 from tidelog.flows.api.connector import Outcome
 from tidelog.flows.api.errors import RejectError, RetryError
 from tidelog.flows.api.event import Event, EventPredicate
-from tidelog.flows.api.tokens import DISCARD, OK, REJECT, RETRY, TokenGroup
+from tidelog.flows.api.tokens import DISCARD, OK, REJECT, RETRY
 from tidelog.flows.codecs.json import read_json, write_json
+from tidelog.flows.connectors.batchmembers import members
 from tidelog.flows.connectors.http.requests import (
     HttpRequestOptions,
     HttpRequestSink,
@@ -156,16 +157,12 @@ class ElasticSink(HttpRequestSink):
 
     def _items(self, event: Event) -> list[BulkItem] | BulkItem:
         """Return the documents of an event: one, or one for each member of a batch."""
-        token = event.token
-        if not isinstance(event.value, list):
-            return self._item(event.value, event)
-        if token is not None and not isinstance(token, TokenGroup):
+        batch = members(event)
+        if batch is not None:
+            return [self._item(each.value, each.event, own=each.own) for each in batch]
+        if isinstance(event.value, list):
             return BulkItem("", b"", (REJECT, "a document is an object, not a list: use split or unbatch before"))
-        origins: Sequence[Event] | None = getattr(token, "origins", None)  # of ``batch``
-        if origins is not None and len(origins) == len(event.value):
-            pairs = zip(event.value, origins, strict=True)
-            return [self._item(value, origin) for value, origin in pairs]
-        return [self._item(value, event, own=False) for value in event.value]
+        return self._item(event.value, event)
 
     def _item(self, value: Any, event: Event, *, own: bool = True) -> BulkItem:
         """Return the document ``value`` with the metadata of an event. ``own``: the event's ID is that of the value."""

@@ -1,0 +1,108 @@
+"""Executes a statement for each event, and finds the outcome of each.
+
+Rule 1: A batch is one transaction. If the database rejects a row, the batch is divided in halves, each of which is a
+        transaction, down to the row that causes the error. The other rows are committed.
+Rule 2: The order of the events is preserved, unless several connections write at the same time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+from tidelog.flows.api.connector import Outcome
+from tidelog.flows.api.errors import RejectError
+from tidelog.flows.api.event import Event
+from tidelog.flows.api.tokens import OK, REJECT, RETRY
+from tidelog.flows.connectors.batchmembers import members
+from tidelog.flows.connectors.sql.columnvalues import plain
+from tidelog.flows.connectors.sql.database import DatabaseBusyError, DatabaseConnection, RowRejectedError
+
+
+@dataclass
+class RowWrite:
+    """A statement for one event."""
+
+    sql: str  # "": it is already rejected
+    parameters: tuple[Any, ...] = ()
+    outcome: tuple[int, str] = (RETRY, "it was not written")
+    rows: list[Any] = field(default_factory=list)  # the result of the statement, if it is wanted
+
+
+EventWrites = list[RowWrite] | RowWrite  # of a batch, or of a single event
+MakeWrite = Callable[[Any, Mapping[str, Any]], RowWrite]  # of a value and its metadata; raises RejectError
+
+
+class RowWrites:
+    """The connections of a sink."""
+
+    def __init__(self, databases: Sequence[DatabaseConnection], max_rows: int | None) -> None:
+        """max_rows: maximum number of rows of a result; None: results are not wanted."""
+        self._max_rows = max_rows
+        self._free: asyncio.Queue[DatabaseConnection] = asyncio.Queue()  # connections without a transaction
+        for each in databases:
+            self._free.put_nowait(each)
+
+    async def write(self, made: Sequence[EventWrites]) -> Exception | None:
+        """Execute the statements of a batch, and set their outcomes. Return the error if the connection is lost."""
+        rows = [row for each in made for row in (each if isinstance(each, list) else [each]) if row.sql]
+        database = await self._free.get()
+        try:
+            await self._write(database, rows)
+        except ConnectionError as error:
+            return error
+        finally:
+            self._free.put_nowait(database)
+        return None
+
+    async def _write(self, database: DatabaseConnection, rows: Sequence[RowWrite]) -> None:
+        if not rows:
+            return
+        try:
+            await self._execute(database, rows)
+        except RowRejectedError as error:
+            if len(rows) == 1:
+                rows[0].outcome = (REJECT, str(error))
+                return
+            middle = len(rows) // 2
+            await self._write(database, rows[:middle])
+            await self._write(database, rows[middle:])
+        except (DatabaseBusyError, ConnectionError) as error:
+            for each in rows:
+                each.outcome = (RETRY, str(error))
+            if isinstance(error, ConnectionError):
+                raise
+        else:
+            for each in rows:
+                each.outcome = (OK, "")
+
+    async def _execute(self, database: DatabaseConnection, rows: Sequence[RowWrite]) -> None:
+        if self._max_rows is not None:
+            found = await database.answers(rows[0].sql, [each.parameters for each in rows], self._max_rows)
+            for each, those in zip(rows, found, strict=True):
+                each.rows = plain(those)
+        else:
+            groups = groupby(rows, lambda each: each.sql)
+            await database.execute([(sql, [each.parameters for each in some]) for sql, some in groups])
+
+
+def writes_of(event: Event, make: MakeWrite) -> EventWrites:
+    """Return the statement of an event, or for a batch those of its members."""
+    batch = members(event)
+    if batch is None:
+        return _checked(make, event.value, event.meta)
+    return [_checked(make, each.value, each.event.meta) for each in batch]
+
+
+def _checked(make: MakeWrite, value: Any, meta: Mapping[str, Any]) -> RowWrite:
+    try:
+        return make(value, meta)
+    except RejectError as error:
+        return RowWrite("", (), (REJECT, str(error)))
+
+
+def outcomes_of(made: Sequence[EventWrites]) -> list[Outcome]:
+    return [[row.outcome for row in each] if isinstance(each, list) else each.outcome for each in made]
