@@ -357,7 +357,7 @@ def test_what_it_says_of_an_event_of_its_own() -> None:
     [
         ({}, "the option 'aggregates' is missing"),
         ({"count": 1, "aggregates": {}}, "aggregates is empty"),
-        ({"aggregates": {"n": "count"}}, "a window requires either count or time"),
+        ({"aggregates": {"n": "count"}}, "a window requires either count, time or gap"),
         ({"aggregates": {"n": "count"}, "count": 1, "time": "1s"}, "requires either"),
         ({"aggregates": {"n": "count"}, "count": 0}, "p[0].count: Expected `int` >= 1"),
         ({"aggregates": {"n": "count"}, "time": 0}, "p[0].time: 0 is too short: it must be at least 1ms"),

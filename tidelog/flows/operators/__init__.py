@@ -14,7 +14,7 @@
     select          ``select``: a new value, computed by JMESPath
     split           ``split``, ``unbatch``: one event as many
     where           ``where``: passes on the events for which a JMESPath expression is true
-    window          ``window``: tumbling windows
+    window          ``window``: tumbling, sliding, and session windows
 
     backpressure    ``backpressure``: slows sources down while a sink is slow
     bucket          ``bucket``: a rate limit for each class and group
@@ -32,8 +32,11 @@
     hops            hop tokens: the batches of an operator that are in flight
     jmescompiler    compiles JMESPath expressions to closures
     keytext         the result of a JMESPath expression as text
+    openwindows     open windows: what all kinds have in common; windows by time and by count
     serverrequests  requests to the tidelog server, repeated until it replies
+    sessionwindows  session windows
     slices          long computations in steps
+    slidingwindows  sliding windows, composed of panes
     tokenbuckets    token buckets
     userfunctions   Python functions as operators: lookup, inspection; ``@operator``
 """
