@@ -32,6 +32,11 @@ def jmespath(asked: Asked) -> None:
     _through(asked, "jmespath", "null -> where -> select -> null, JMESPath", Goal(50, 120))
 
 
+def mapping(asked: Asked) -> None:
+    """Three fields that functions and arithmetic compute."""
+    _through(asked, "map", "null -> where -> map of three fields -> null", Goal(50, 120))
+
+
 def route(asked: Asked) -> None:
     """In turn with ``where``, which has the same condition."""
     _added(asked, "route", "null -> route -> select -> null, more time than with where")
@@ -105,7 +110,7 @@ def hang(asked: Asked) -> None:  # noqa: ARG001 - a row's form
 
 
 ROWS: Final[dict[str, Callable[[Asked], None]]] = {
-    "null": null, "jmespath": jmespath, "route": route, "templates": templates, "stream": stream,
+    "null": null, "jmespath": jmespath, "map": mapping, "route": route, "templates": templates, "stream": stream,
     "idle": idle_flows, "hang": hang,
 }  # fmt: skip
 

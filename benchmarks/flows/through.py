@@ -29,6 +29,7 @@ T = TypeVar("T")
 VALUE: Final = {"id": 7, "item": "tea", "price": 2.5, "city": "Catania", "paid": 1}
 CONDITION: Final = "price > `2` && paid == `1`"
 SELECT: Final = op("select", "{id: id, place: city, item: item}")
+FIELDS: Final = {"total": "round(price * 1.22, 2)", "item": "upper(item)", "dear": "price > 2 ? 'yes' : 'no'"}
 
 
 class Same(Operator):
@@ -56,7 +57,8 @@ class Named(Sink):
 
 
 def flow(events: int, way: str = "functions", *, settle: bool = True) -> FlowSpec:
-    """null -> two operators -> null: two functions; two classes; ``where`` or ``route``, and ``select``.
+    """null -> two operators -> null: two functions; two classes; ``where`` or ``route``, and ``select``; ``where`` and
+    ``map``.
 
     With ``templates``: null -> ``select`` -> a sink that fills a template for each event.
     """
@@ -71,6 +73,7 @@ def flow(events: int, way: str = "functions", *, settle: bool = True) -> FlowSpe
         "classes": (Same, Same),
         "jmespath": (op("where", CONDITION), SELECT),
         "templates": (SELECT,),
+        "map": (op("where", CONDITION), op("map", set=FIELDS)),
         "route": (op("route", cases=[{"where": CONDITION, "port": "out"}], **{"else": None}), SELECT),
     }
     made.pipeline("p", *operators[way])

@@ -10,6 +10,7 @@ back to its source.
     runtime/       entities, channels, contraflow: a running flow
     connectors/    sources and sinks
     operators/     the steps of pipelines
+    expressions/   the language of expressions
     codecs/        conversion between bytes and values
     interceptors/  conversion between bytes and messages
     files/         flows in YAML

@@ -50,6 +50,7 @@ OPERATORS: Final[dict[str, str]] = {
     "where": "tidelog.flows.operators.where:WhereOperator",
     "route": "tidelog.flows.operators.route:RouteOperator",
     "select": "tidelog.flows.operators.select:SelectOperator",
+    "map": "tidelog.flows.operators.map:MapOperator",
     "python": "tidelog.flows.operators.python:PythonOperator",
     "split": "tidelog.flows.operators.split:SplitOperator",
     "unbatch": "tidelog.flows.operators.split:UnbatchOperator",

@@ -30,6 +30,7 @@ VALUES: dict[str, list[Any]] = {  # by codec, as it is given in a flow
 EVENTS: list[Any] = [{"n": number, "key": f"k{number % 2}", "list": [1, 2]} for number in range(7)]
 OPERATORS: dict[str, Op] = {
     "route": op("route", cases=[{"where": "n > `2`", "port": "a"}, {"where": "key", "port": "b"}], all=True),
+    "map": op("map", set={"m": "n * 2"}, meta={"m": "$meta.m"}),
     "passthrough": op("passthrough"), "where": op("where", "n > `2`"), "select": op("select", "key"),
     "python": op("python", call=lambda value: value), "split": op("split", "list"), "unbatch": op("unbatch"),
     "batch": op("batch", count=3, timeout="5s"), "window": op("window", time="5s", aggregates={"n": "count"}),

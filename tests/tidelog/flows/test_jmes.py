@@ -137,7 +137,7 @@ def test_truth_is_the_packages(value: Any) -> None:
         ("a >", "the expression 'a >'"),
         ("a[", "the expression"),
         ("", "the expression"),
-        ("legnth(a)", "there is no function legnth(); known are abs, "),
+        ("legnth(a)", "there is no function legnth(); did you mean 'length'?"),
         ("length(a, b)", "length() takes 1 arguments, not 2"),
         ("not_null()", "not_null() takes at least 1 arguments, not 0"),
         ("items[?foo(@)]", "there is no function foo()"),

@@ -8,6 +8,7 @@
     delay           ``delay``: passes events on later
     groupby         ``group_by``: aggregates the items of a batch
     history         ``history``: records the path of an event
+    map             ``map``: computes fields of the value and of the metadata
     python          ``python``: calls a Python function
     route           ``route``: another port for each kind of event
     sample          ``sample``: passes a share of the events on
@@ -30,7 +31,7 @@
     copies          copies of events in flight, which can be sent again
     executors       the threads and processes in which functions run
     hops            hop tokens: the batches of an operator that are in flight
-    jmescompiler    compiles JMESPath expressions to closures
+    jmescompiler    compiles expressions (``flows.expressions``) to closures
     keytext         the result of a JMESPath expression as text
     openwindows     open windows: what all kinds have in common; windows by time and by count
     serverrequests  requests to the tidelog server, repeated until it replies

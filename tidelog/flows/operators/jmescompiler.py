@@ -1,12 +1,13 @@
-"""Compiles JMESPath expressions to closures.
+"""Compiles JMESPath expressions, with the grammar and the functions of ``flows.expressions``, to closures.
 
 Decision: the package ``jmespath`` only parses. Its interpreter looks up a method for each node of the tree at each
 evaluation, so the tree is converted once to nested functions.
 
-Rule 1: Results, and the types of exceptions, are the same as those of the package. Tests compare the two.
+Rule 1: For what the package knows, results and the types of exceptions are the same as those of the package. Tests
+        compare the two.
 Rule 2: Errors that are independent of the value are raised by ``expression``, and not at each evaluation: invalid
-        syntax, an unknown function, a wrong number of arguments, a slice with step 0, an ``&expression`` in the wrong
-        place.
+        syntax, an unknown function or variable, a wrong number of arguments, a literal that is no valid argument, a
+        slice with step 0, an ``&expression`` in the wrong place.
 Rule 3: A list or object literal is a new object in each result, so changing one event's value does not change another
         one.
 Rule 4: Unknown kinds of nodes are evaluated by the package's interpreter.
@@ -16,19 +17,22 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
-import jmespath
 from jmespath import functions, visitor
 from jmespath.exceptions import JMESPathError
 
 from tidelog.flows.api.event import copied
-
-Node: TypeAlias = dict[str, Any]  # {"type", "children", "value"}, as returned by the package's parser
-Run: TypeAlias = Callable[[Any], Any]
+from tidelog.flows.expressions import nodes
+from tidelog.flows.expressions.calls import Run as Run
+from tidelog.flows.expressions.calls import call
+from tidelog.flows.expressions.grammar import Node, parse
+from tidelog.flows.expressions.library import FUNCTIONS
+from tidelog.options.structs import nearest
 
 LONGEST: Final = 10_000  # maximum number of characters in an expression
 
+_NO_VARIABLES: Final[nodes.Scope] = {}
 _NUMBERS: Final[frozenset[type]] = frozenset((int, float))
 _STRINGS: Final[frozenset[type]] = frozenset((str,))
 _functions: Final[Any] = functions.Functions()
@@ -51,19 +55,20 @@ class _Expression:
         return run(value)
 
 
-def expression(text: str, what: str = "the expression") -> Run:
+def expression(text: str, what: str = "the expression", variables: nodes.Scope = _NO_VARIABLES) -> Run:
     """Compile an expression to a function.
 
-    Raises ValueError if the expression is invalid; the text begins with ``what``. The function raises ``JMESPathError``
-    if a function of the expression gets a value of the wrong type, and TypeError if a number is compared with a string.
+    ``variables`` are cells by name, with its ``$``. They contain the values of these variables at each evaluation.
+    Raises ValueError if the expression is invalid; the text begins with ``what``. The function raises ValueError
+    (``JMESPathError``, ``ExpressionError``) if a function of the expression gets an invalid value, and TypeError if a
+    number is compared with a string.
     """
     if not isinstance(text, str):
         raise ValueError(f"{what} is {text!r}: a JMESPath expression is a string")
     if len(text) > LONGEST:
         raise ValueError(f"{what} has {len(text)} characters: at most {LONGEST} are allowed")
     try:
-        tree: Any = jmespath.compile(text).parsed
-        return _compiled(tree)
+        return nodes.whole(parse(text), variables, _compiled)
     except RecursionError:
         raise ValueError(f"{what} is nested too deeply") from None
     except (JMESPathError, ValueError) as error:
@@ -75,14 +80,14 @@ def truth(text: str) -> bool | None:
 
     Only an expression that is a single literal is recognized.
     """
-    tree: Any = jmespath.compile(text).parsed
+    tree = parse(text)
     return is_true(tree["value"]) if tree["type"] == "literal" else None
 
 
 def canonical(text: str) -> str:
     """Return a text that is equal for valid expressions that differ only in spaces and parentheses."""
     try:
-        return repr(jmespath.compile(text).parsed)
+        return repr(parse(text))
     except RecursionError:
         return text
 
@@ -262,6 +267,11 @@ def _not(node: Node) -> Run:
     return negation
 
 
+def _choice(node: Node) -> Run:
+    condition, one, other = map(_compiled, node["children"])
+    return lambda value: one(value) if is_true(condition(value)) else other(value)
+
+
 # -- projections -----------------------------------------------------------------------------------------------
 def _projection(node: Node) -> Run:
     base, each = map(_compiled, node["children"])
@@ -348,9 +358,12 @@ def _object(node: Node) -> Run:
 # -- functions -------------------------------------------------------------------------------------------------
 def _function(node: Node) -> Run:
     name = node["value"]
+    if name in FUNCTIONS:
+        return call(FUNCTIONS[name], node, _compiled)
     entry = _functions.FUNCTION_TABLE.get(name)
     if entry is None:
-        raise ValueError(f"there is no function {name}(); known are {', '.join(sorted(_functions.FUNCTION_TABLE))}")
+        known = sorted([*_functions.FUNCTION_TABLE, *FUNCTIONS], key=lambda each: each[:1] != name[:1])
+        raise ValueError(f"there is no function {name}(); {nearest(name, known)}")
     signature = entry["signature"]
     children = node["children"]
     variadic = bool(signature and signature[-1].get("variadic"))
@@ -366,7 +379,7 @@ def _function(node: Node) -> Run:
             runs.append(_constant(_Expression(_compiled(each["children"][0]))))
         else:
             runs.append(_compiled(each))
-    call = entry["function"]
+    work = entry["function"]
     checks = [(place, _checker(each["types"], name)) for place, each in enumerate(signature) if each["types"]]
     if len(runs) == 1:
         one = runs[0]
@@ -376,7 +389,7 @@ def _function(node: Node) -> Run:
             argument = one(value)
             if check is not None:
                 check(argument)
-            return call(_functions, argument)
+            return work(_functions, argument)
 
         return call_one
 
@@ -384,7 +397,7 @@ def _function(node: Node) -> Run:
         arguments = [run(value) for run in runs]
         for place, check in checks:
             check(arguments[place])
-        return call(_functions, *arguments)
+        return work(_functions, *arguments)
 
     return call_all
 
@@ -436,4 +449,9 @@ MAKERS: Final[dict[str, Callable[[Node], Run]]] = {
     "multi_select_dict": _object,
     "function_expression": _function,
     "expref": _no_expref,
+    "choice": _choice,
+    "arithmetic": lambda node: nodes.arithmetic(node, _compiled),
+    "sign": lambda node: nodes.sign(node, _compiled),
+    "let": lambda node: nodes.let(node, _compiled),
+    "variable": lambda node: nodes.variable(node, _compiled),
 }
