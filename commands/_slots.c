@@ -2,6 +2,7 @@
 
 Rule 1: one_slot() computes the slot of the first key only once, and not those of the keys that begin with its hash tag.
 Rule 2: words that are not bytes are a TypeError. Positions outside of the list are no keys.
+Rule 3: a table of served slots is 16384 bytes, one for each slot; 0: the slot is not served.
 */
 
 #define PY_SSIZE_T_CLEAN
@@ -106,9 +107,96 @@ static PyObject *py_one_slot(PyObject *self, PyObject *const *args, Py_ssize_t c
     return PyLong_FromLong(slot);
 }
 
+/* Returns whether the slot of a key is served; -1 with an exception if the key is not bytes. */
+static int is_served(const char *served, PyObject *key, long *slot)
+{
+    const char *part;
+    Py_ssize_t size;
+    if (!PyBytes_CheckExact(key)) {
+        PyErr_SetString(PyExc_TypeError, "a key is bytes");
+        return -1;
+    }
+    tag_of(PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), &part, &size);
+    *slot = slot_of_part(part, size);
+    return served[*slot] != 0;
+}
+
+static int is_table(PyObject *served)
+{
+    if (PyBytes_CheckExact(served) && PyBytes_GET_SIZE(served) == SLOT_MASK + 1)
+        return 1;
+    PyErr_SetString(PyExc_TypeError, "served has a byte for each slot");
+    return 0;
+}
+
+/* unserved(served, words, first, step): the slot of the first word at first, first + step ... whose slot is not served;
+-1 if there is none. With step 0, there is one word. */
+static PyObject *py_unserved(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    (void)self;
+    if (count != 4 || !PyList_CheckExact(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "unserved(served: bytes, words: list[bytes], first: int, step: int)");
+        return NULL;
+    }
+    Py_ssize_t first = PyLong_AsSsize_t(args[2]), step = PyLong_AsSsize_t(args[3]), words = PyList_GET_SIZE(args[1]);
+    if (PyErr_Occurred() || !is_table(args[0]))
+        return NULL;
+    if (first < 0 || step < 0) {
+        PyErr_SetString(PyExc_ValueError, "first and step are at least 0");
+        return NULL;
+    }
+    const char *served = PyBytes_AS_STRING(args[0]);
+    if (step == 0)
+        step = words;
+    for (Py_ssize_t at = first; at < words; at = step > words - at ? words : at + step) {
+        long slot;
+        int found = is_served(served, PyList_GET_ITEM(args[1], at), &slot);
+        if (found < 0)
+            return NULL;
+        if (!found)
+            return PyLong_FromLong(slot);
+    }
+    return PyLong_FromLong(-1);
+}
+
+/* served_calls(served, calls, at, stop, first): the index, at most stop, of the first call from at on that is not a list
+with a word at first, or the slot of this word is not served. */
+static PyObject *py_served_calls(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    (void)self;
+    if (count != 5 || !PyList_CheckExact(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "served_calls(served: bytes, calls: list, at: int, stop: int, first: int)");
+        return NULL;
+    }
+    Py_ssize_t at = PyLong_AsSsize_t(args[2]), stop = PyLong_AsSsize_t(args[3]), first = PyLong_AsSsize_t(args[4]);
+    if (PyErr_Occurred() || !is_table(args[0]))
+        return NULL;
+    if (at < 0 || first < 0) {
+        PyErr_SetString(PyExc_ValueError, "at and first are at least 0");
+        return NULL;
+    }
+    const char *served = PyBytes_AS_STRING(args[0]);
+    if (stop > PyList_GET_SIZE(args[1]))
+        stop = PyList_GET_SIZE(args[1]);
+    for (; at < stop; at++) {
+        PyObject *call = PyList_GET_ITEM(args[1], at);
+        long slot;
+        if (!PyList_CheckExact(call) || first >= PyList_GET_SIZE(call))
+            break;
+        int found = is_served(served, PyList_GET_ITEM(call, first), &slot);
+        if (found < 0)
+            return NULL;
+        if (!found)
+            break;
+    }
+    return PyLong_FromSsize_t(at);
+}
+
 static PyMethodDef methods[] = {
     {"slot_of", py_slot_of, METH_O, NULL},
     {"one_slot", (PyCFunction)(void (*)(void))py_one_slot, METH_FASTCALL, NULL},
+    {"unserved", (PyCFunction)(void (*)(void))py_unserved, METH_FASTCALL, NULL},
+    {"served_calls", (PyCFunction)(void (*)(void))py_served_calls, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
 

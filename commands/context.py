@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol
 
 from commands.session import Session, TrackingOptions
-from commands.slots import ClusterNode
+from commands.slots import ClusterShard
 from commands.users.denials import Denials
 from commands.users.user import User
 from storage.groups.group import Group
@@ -226,6 +226,10 @@ class ServerParts(Protocol):
     @property
     def group(self) -> GroupPart | None:
         """None: this server is in no group."""
+
+    @property
+    def slot_map(self) -> MapPart | None:
+        """None: this server has all slots, because it is in no group, or cluster-enabled is no."""
 
     @property
     def stats(self) -> StatsPart: ...
@@ -459,9 +463,8 @@ class ClusterPart(Protocol):
     def id(self) -> str:
         """The ID of this server."""
 
-    def nodes(self, session: Session) -> list[ClusterNode]:
-        """Return the members, the leader first, as this client reaches them. Without a leader, the first is a
-        replica."""
+    def shards(self, session: Session) -> list[ClusterShard]:
+        """Return the groups that share the slots, that of this server first, as this client reaches them."""
 
     @property
     def serves(self) -> bool:
@@ -475,9 +478,37 @@ class ClusterPart(Protocol):
     def epoch(self) -> int:
         """The epoch of the server group; 0: this server is in none."""
 
+    @property
+    def reads_when_down(self) -> bool:
+        """The directive ``cluster-allow-reads-when-down``."""
+
     def leader(self, session: Session) -> tuple[str, int]:
         """Return the host and port at which this client reaches the leader. For a replica only. Raises CommandError if
         there is no leader."""
+
+    def leader_of(self, group: str, session: Session) -> tuple[str, int]:
+        """Return the host and port at which this client reaches the leader of another group, by the map."""
+
+
+class MapPart(Protocol):
+    """The map of the cluster: which group owns which slots."""
+
+    def document(self) -> dict[str, object] | None:
+        """Return the map as JSON shows it; None if this server does not know it."""
+
+    def status(self) -> dict[str, object]:
+        """Return the map and the view of this member, as JSON shows it."""
+
+    def assignment(self, ranges: list[str], to: str) -> Callable[[], str | None]:
+        """Start to assign empty slots to a group; "": to none. Returns a function as ``GroupPart.removal``. Raises
+        CommandError."""
+
+    def removal(self, group: str) -> Callable[[], str | None]:
+        """Start to remove a group that owns no slots. Returns a function as ``GroupPart.removal``."""
+
+    def restoration(self) -> Callable[[], str | None]:
+        """Start to write the map of this member to a coordinator that has lost it. Returns a function as
+        ``GroupPart.removal``."""
 
 
 class GroupPart(Protocol):

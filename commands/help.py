@@ -15,6 +15,7 @@ _CONTAINERS: Final = {
     "connection": ("CLIENT",),
     "pubsub": ("PUBSUB",),
     "scripting": ("SCRIPT",),
+    "cluster": ("TCLUSTER",),
     "server": ("ACL", "COMMAND", "CONFIG", "LATENCY", "MEMORY", "SLOWLOG", "TMEMBER"),
 }
 

@@ -17,7 +17,7 @@ _MODULES: Final = (
     "keys.strings", "keys.substrings", "keys.transactions",
     "admin.acl", "admin.client", "admin.cluster", "admin.config", "admin.connection", "admin.debug",
     "admin.introspection", "admin.members", "admin.memory", "admin.observe", "admin.pubsub", "admin.replication",
-    "admin.server", "admin.tracking", "help",
+    "admin.server", "admin.slotmap", "admin.tracking", "help",
 )  # fmt: skip
 
 for _name in _MODULES:

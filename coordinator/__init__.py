@@ -12,5 +12,6 @@ The members of a group keep their epoch, leader and in-sync set in it. Data and 
     renewals    decides when a lease is renewed, and until when it is valid; no I/O, no clock
     simulated   a coordinator in memory on the clock of an event loop, for simulations and tests
     slotmap     the map of a cluster: which group owns which hash slots; no I/O
+    stored      one document at the coordinator, and the compare-and-set loop that changes it
     versions    a value in numbered files, the next of which only one process can create
 """

@@ -3,7 +3,7 @@
     tidelog/clusters/NAME/map    a JSON document; changed only by compare-and-set
 
     {"format": 1, "cluster_id": 40 hex digits, "version": 7,
-     "groups": {"1": {"id": 40 hex digits, "epoch": 2, "leader": "1a",
+     "groups": {"1": {"id": 40 hex digits, "epoch": 2, "leader": "1a", "seen": 6,
                       "members": {"1a": {"id": 40 hex digits, "host": "10.0.0.1", "port": 7001, "tls_port": 0,
                                          "hostname": ""}}}},
      "slots": [[0, 8191, "1"], [8192, 16383, "2"]],
@@ -80,6 +80,7 @@ class MapGroup:
     id: str  # of the shard, 40 hex digits
     epoch: int
     leader: str  # a name in ``members``
+    seen: int  # the last version that gave slots to the group and that its leader uses; 0: none
     members: dict[str, MapMember]
 
 
@@ -130,7 +131,7 @@ class SlotMap:
             "format": FORMAT, "cluster_id": self.cluster_id, "version": self.version,
             "groups": {
                 name: {
-                    "id": each.id, "epoch": each.epoch, "leader": each.leader,
+                    "id": each.id, "epoch": each.epoch, "leader": each.leader, "seen": each.seen,
                     "members": {member: facts._asdict() for member, facts in each.members.items()},
                 }
                 for name, each in self.groups.items()
@@ -176,14 +177,14 @@ def _fields(found: dict[str, Any], **types: type) -> list[Any]:
 
 def _group(name: str, found: dict[str, Any]) -> MapGroup:
     """Return the record of a group. Raises AttributeError, KeyError, TypeError, ValueError."""
-    identity, epoch, leader = _fields(found, id=str, epoch=int, leader=str)
+    identity, epoch, leader, seen = _fields(found, id=str, epoch=int, leader=str, seen=int)
     members = {
         member: MapMember(*_fields(each, id=str, host=str, port=int, tls_port=int, hostname=str))
         for member, each in found["members"].items()
     }
     if leader not in members or not _ID.fullmatch(identity):
         raise ValueError(f"group {name}: ID {identity!r}, leader {leader!r}")
-    return MapGroup(identity, epoch, leader, members)
+    return MapGroup(identity, epoch, leader, seen, members)
 
 
 def _check_slots(slots: Sequence[OwnedRange], groups: dict[str, MapGroup]) -> None:
@@ -262,6 +263,8 @@ def put_group(before: SlotMap, name: str, group: MapGroup, now: int) -> SlotMap:
         raise SlotMapError(f"group {name} is led in epoch {known.epoch}, and this member led in epoch {group.epoch}")
     elif known.epoch < group.epoch:
         what, why = f"group {name}: {group.leader} leads in epoch {group.epoch}", "a failover"
+    elif known.seen < group.seen:
+        what, why = f"group {name} serves its slots of version {group.seen}", "its leader uses this version"
     else:
         what, why = f"group {name}: {', '.join(sorted(group.members))}", "a member or its address changed"
     return _changed(replace(before, groups={**before.groups, name: group}), now, what, why)
@@ -280,7 +283,7 @@ def assign(
     owners = owners_of(before, ranges)
     for owner, owned in owners.items():
         if owner not in ("", by, to):
-            raise SlotMapError(f"{said(owned)} {_belong(owned)} to group {owner}: only its leader can assign them")
+            raise SlotMapError(f"{said(owned)} {belong(owned)} to group {owner}: only its leader can assign them")
     if by and by in owners and before.groups[by].epoch != epoch:
         raise SlotMapError(f"group {by} is led in epoch {before.groups[by].epoch}, and not in epoch {epoch}")
     if set(owners) <= {to}:
@@ -289,7 +292,7 @@ def assign(
     for first, last in ranges:
         each_slot[first : last + 1] = [to] * (last - first + 1)
     slots = tuple(each for each in _runs(each_slot, 0) if each.group)
-    what = f"{said(ranges)} {_belong(ranges)} to {f'group {to}' if to else 'no group'}"
+    what = f"{said(ranges)} {belong(ranges)} to {f'group {to}' if to else 'no group'}"
     return _changed(replace(before, slots=slots), now, what, why)
 
 
@@ -340,7 +343,8 @@ def said(ranges: Sequence[SlotRange]) -> str:
     return f"{word} {' '.join(map(str, ranges[:10]))}{more}"
 
 
-def _belong(ranges: Sequence[SlotRange]) -> str:
+def belong(ranges: Sequence[SlotRange]) -> str:
+    """Return the verb after said()."""
     return "belongs" if _is_one(ranges) else "belong"
 
 

@@ -12,6 +12,7 @@
     replicas         empty; exists while there are replicas, or there were within repl-backlog-ttl
     node             the ID of this server, see ``nodeid``
     group            the identity of a member of a server group, see ``respserver.group.identity``
+    map              the map of the cluster, see ``respserver.slotmaps.mapfile``
     tidelog.making   empty; exists until a first start is complete
     *.new            the replacement of a file, left by a crash; removed by the next start
 
@@ -41,7 +42,7 @@ LOCK = "lock"
 ID_LINE = re.compile(r"id [0-9a-f]{40}")
 PARTS = ("tail", "journal", "store")
 REPLICAS = "replicas"
-LEFT = ("scrub.new", "tail.new", "replication.new", "tidelog.format.new", "node.new", "group.new")
+LEFT = ("scrub.new", "tail.new", "replication.new", "tidelog.format.new", "node.new", "group.new", "map.new")
 
 
 def lock(directory: Path) -> int:

@@ -55,6 +55,7 @@ from respserver.runtime.deliveries import Deliveries
 from respserver.runtime.gates import Gates
 from respserver.runtime.memory import Memory
 from respserver.runtime.outofmemory import OutOfMemory
+from respserver.runtime.ownership import SlotOwnership
 from respserver.runtime.parts import RuntimeParts
 from respserver.runtime.servedtime import ServedTime
 from respserver.runtime.stopping import COPY_SECONDS
@@ -66,6 +67,8 @@ if TYPE_CHECKING:
     from respserver.group.membership import GroupMembership
     from respserver.group.services import GroupServices
     from respserver.group.status import GroupCommands
+    from respserver.slotmaps.commands import MapCommands
+    from respserver.slotmaps.keeper import MapKeeper
 
 AFTER_STALL: Final = 0.001  # seconds: about one turn of the event loop
 CATCH_UP_MS: Final = 2000  # after which the periodic work continues, even if bytes remain to be read
@@ -85,6 +88,8 @@ class RespServer:
     _closing: bool = False  # the parts are being closed, so no periodic work begins any more
     membership: GroupMembership | None = None  # None: this server is in no server group
     group: GroupCommands | None = None
+    map_keeper: MapKeeper | None = None  # None: there is no map, because this server is in no group, or in no cluster
+    slot_map: MapCommands | None = None
 
     _cron: asyncio.TimerHandle | None
     _waker: asyncio.TimerHandle | None
@@ -112,11 +117,11 @@ class RespServer:
         self.clients = Clients()
         self.users = Users(config, self.clock, self.clients, logger)
         self.data = Data(config, self.clock, logger)
-        self.gates = Gates()
+        self.gates, self.slots = Gates(), SlotOwnership()
         self.ticks = self.writes = Ticks(loop, self.data, self.gates, self.clock, logger, self.tick)
         parts = RuntimeParts(
             loop, config, self.clock, logger, self.counters, self.timings, self.exhaustion, self.data, self.gates,
-            self.ticks,
+            self.ticks, self.slots,
         )  # fmt: skip
         self.served_time, self.pauses = ServedTime(parts, self._by_hand), Pauses(parts, self.clients)
         self.monitors = Monitors(self.gates, self.clock)
@@ -195,6 +200,20 @@ class RespServer:
         member.on_result = self.blocking.acknowledged
         self.roles.group = member
         self.group = GroupCommands(member)
+        if self.config.cluster_enabled:
+            self._build_map(parts, member)
+
+    def _build_map(self, parts: RuntimeParts, member: GroupMembership) -> None:
+        """Build the parts that share the slots with other groups."""
+        from respserver.slotmaps.assigning import SlotAssignment
+        from respserver.slotmaps.commands import MapCommands
+        from respserver.slotmaps.keeper import MapKeeper
+        from respserver.slotmaps.leaving import SlotDeparture
+
+        departure = SlotDeparture(parts, self.blocking, self.pubsub, self.tracking)
+        keeper = self.map_keeper = MapKeeper(parts, member, self.cluster, self.replicas, departure, self.pauses)
+        assigning = SlotAssignment(parts, keeper, member, self.pauses, self.slicing, self.blocking)
+        self.slot_map = MapCommands(parts, keeper, assigning, member, on_result=self.blocking.acknowledged)
 
     def _heard(self, feed: ReplicaFeed) -> None:
         if self.membership is not None:
@@ -226,6 +245,8 @@ class RespServer:
             self.roles.start()
             if self.membership is not None:
                 self.membership.start()
+            if self.map_keeper is not None:
+                self.map_keeper.start()
         except BaseException:
             self.listeners.close()
             self._close()
@@ -245,7 +266,7 @@ class RespServer:
             "client-output-buffer-limit", "proto-max-bulk-len", "client-query-buffer-limit",
             "maxmemory", "min-replicas-to-write", "min-replicas-max-lag", "replica-serve-stale-data", "replica-acks",
             "min-in-sync",
-            "tracking-table-max-keys",
+            "tracking-table-max-keys", "cluster-require-full-coverage",
         ):  # fmt: skip
             self.config.on_change[name] = self.configure
         for name in ("repl-backlog-size", "repl-backlog-ttl"):
@@ -260,6 +281,7 @@ class RespServer:
         self.notifications.configure()
         self.ticks.check_disk()
         self.roles.configure()
+        self.slots.require(self.config.cluster_require_full_coverage)
         if self.membership is not None:
             self.membership.in_sync.configure()
         self.memory.check()
@@ -529,6 +551,8 @@ class RespServer:
         try:
             if self.membership is not None:  # one member has the whole log soon; the slowest one does not matter
                 self.on_stage("its server group", 3 * self.config.group_lease / 1000)
+                if self.map_keeper is not None:
+                    await self.map_keeper.finish()
                 await self.membership.finish(hand_over=not now)
             elif not now:
                 self.on_stage("its replicas", self.config.shutdown_timeout)

@@ -13,6 +13,7 @@
     observe        SLOWLOG, LATENCY
     pubsub         SUBSCRIBE, SSUBSCRIBE, PUBLISH, PUBSUB and related commands
     replication    REPLICAOF, ROLE, FAILOVER, WAIT, WAITAOF; REPLCONF and PSYNC from replicas
+    slotmap        TCLUSTER, for clusters of several server groups
     tracking       CLIENT TRACKING, CACHING, TRACKINGINFO, GETREDIR
     server         INFO, TIME, MONITOR, FLUSHALL, SAVE, SHUTDOWN and related commands
 """

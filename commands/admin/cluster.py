@@ -1,7 +1,7 @@
 """CLUSTER, READONLY, READWRITE, ASKING: what cluster clients use to find the leader.
 
-There is one shard: the leader has all slots, and its replicas have copies. Without ``cluster-enabled yes``, these
-commands fail, as in Redis.
+Without a coordinator, there is one shard: the leader has all slots, and its replicas have copies. A cluster of several
+server groups has one shard for each group. Without ``cluster-enabled yes``, these commands fail, as in Redis.
 
 Decision: COUNTKEYSINSLOT and GETKEYSINSLOT search all keys, in slices of 1000, which take 0.3 ms. A million keys take
 0.3 s, during which other clients are served. Only tools that move slots call these commands. An index by slot would
@@ -18,7 +18,7 @@ from commands.context import Chunks, Context, Reply, Slices
 from commands.declare import arg, command, help_lines
 from commands.parse import integer
 from commands.slicing import AT_ONCE, long_array
-from commands.slots import SLOTS, ClusterNode, slot_of
+from commands.slots import SLOTS, ClusterNode, ClusterShard, slot_of
 from resp import errors, reply
 from resp.errors import CommandError
 
@@ -31,23 +31,24 @@ def _check_enabled(ctx: Context) -> None:
         raise CommandError(errors.NO_CLUSTER)
 
 
-def _nodes(ctx: Context) -> list[ClusterNode]:
-    """Return the members, the leader first. Raises CommandError if cluster-enabled is no."""
+def _shards(ctx: Context) -> list[ClusterShard]:
+    """Return the shards, that of this server first. Raises CommandError if cluster-enabled is no."""
     _check_enabled(ctx)
-    return ctx.server.cluster.nodes(ctx.session)
+    return ctx.server.cluster.shards(ctx.session)
 
 
 def _text(ctx: Context, text: str) -> bytes:
     return reply.verbatim(ctx.session.proto, "txt", text.encode("utf-8", "surrogateescape"))
 
 
-def _line(ctx: Context, node: ClusterNode, leader: ClusterNode) -> str:
+def _line(ctx: Context, node: ClusterNode, shard: ClusterShard) -> str:
     """Return the line of a node in CLUSTER NODES, without its end."""
-    now, epoch = ctx.now, ctx.server.cluster.epoch
+    now, epoch, leader = ctx.now, shard.epoch, shard.nodes[0]
     flags = ("myself," if node.myself else "") + ("master" if node.leads else "slave")
     heard = 0 if node.myself else now
     link = "connected" if node.myself or node.online else "disconnected"
-    slots = f" 0-{SLOTS - 1}" if node.leads else ""
+    slots = "".join([f" {first}-{last}" if first < last else f" {first}" for first, last in shard.slots])
+    slots = slots if node.leads else ""
     above = "-" if node.leads or not leader.leads else leader.id
     address = f"{node.address}:{node.port}@{_NO_BUS}" + (f",{node.hostname}" if node.hostname else "")
     return f"{node.id} {address} {flags} {above} 0 {heard} {epoch} {link}{slots}"
@@ -67,17 +68,31 @@ def _other_names(node: ClusterNode) -> dict[bytes, bytes]:
 @_server("CLUSTER|SLOTS", flags="loading stale", complexity="O(N): N members.")
 def cluster_slots(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the ranges of slots, each with its leader and its replicas."""
-    proto = ctx.session.proto
-    nodes = _nodes(ctx)
-    members = [[_encoded(node.endpoint), node.port, node.id.encode(), _other_names(node)] for node in nodes]
-    return reply.encode(proto, [[0, SLOTS - 1, *members]] if nodes[0].leads else [])
+    found = list[tuple[int, int, int, bytes]]()  # the map may have thousands of ranges: the members are encoded once
+    for shard in _shards(ctx):
+        if shard.nodes[0].leads:
+            members = b"".join([
+                reply.encode(
+                    ctx.session.proto, [_encoded(node.endpoint), node.port, node.id.encode(), _other_names(node)]
+                )
+                for node in shard.nodes
+            ])  # fmt: skip
+            found += [(first, last, 2 + len(shard.nodes), members) for first, last in shard.slots]
+    lines = [
+        b"*%d\r\n:%d\r\n:%d\r\n%b" % (count, first, last, members) for first, last, count, members in sorted(found)
+    ]
+    return reply.array_header(len(lines)) + b"".join(lines)
 
 
 @_server("CLUSTER|SHARDS", flags="loading stale", complexity="O(N): N members.")
 def cluster_shards(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the shards: their slots and their members."""
-    members, nodes = [], _nodes(ctx)
-    for node in nodes:
+    return reply.encode(ctx.session.proto, [_shard(ctx, shard) for shard in _shards(ctx)])
+
+
+def _shard(ctx: Context, shard: ClusterShard) -> dict[bytes, object]:
+    members = []
+    for node in shard.nodes:
         hostname = {b"hostname": _encoded(node.hostname)} if node.hostname else {}
         port = {b"tls-port": node.port} if ctx.session.tls else {b"port": node.port}
         members.append({
@@ -86,30 +101,29 @@ def cluster_shards(ctx: Context, argv: list[bytes]) -> Reply:
             b"role": b"master" if node.leads else b"replica", b"replication-offset": node.offset,
             b"health": b"online" if node.online else b"failed",
         })  # fmt: skip
-    slots = [0, SLOTS - 1] if nodes[0].leads else []
-    return reply.encode(ctx.session.proto, [{b"slots": slots, b"nodes": members}])
+    slots = [slot for ends in shard.slots for slot in ends] if shard.nodes[0].leads else []
+    return {b"slots": slots, b"nodes": members}
 
 
 @_server("CLUSTER|NODES", flags="stale", complexity="O(N): N members.")
 def cluster_nodes(ctx: Context, argv: list[bytes]) -> Reply:
     """Return a line for each member."""
-    nodes = _nodes(ctx)
-    return _text(ctx, "".join([_line(ctx, node, nodes[0]) + "\n" for node in nodes]))
+    return _text(ctx, "".join([_line(ctx, node, shard) + "\n" for shard in _shards(ctx) for node in shard.nodes]))
 
 
 def _replicas(ctx: Context, argv: list[bytes]) -> Reply:
-    nodes = _nodes(ctx)
-    wanted = _known(nodes, argv[2])
+    shard, wanted = _known(ctx, argv[2])
     if not wanted.leads:
         raise CommandError("ERR The specified node is not a master")
-    return reply.bulk_array([_line(ctx, node, wanted).encode() for node in nodes if not node.leads])
+    return reply.bulk_array([_line(ctx, node, shard).encode() for node in shard.nodes if not node.leads])
 
 
-def _known(nodes: list[ClusterNode], name: bytes) -> ClusterNode:
-    """Return the node with this ID. Raises CommandError."""
-    for node in nodes:
-        if node.id.encode() == name:
-            return node
+def _known(ctx: Context, name: bytes) -> tuple[ClusterShard, ClusterNode]:
+    """Return the node with this ID, and its shard. Raises CommandError."""
+    for shard in _shards(ctx):
+        for node in shard.nodes:
+            if node.id.encode() == name:
+                return shard, node
     raise errors.quoting("ERR Unknown node {}", name)
 
 
@@ -128,15 +142,16 @@ def cluster_slaves(ctx: Context, argv: list[bytes]) -> Reply:
 @_server("CLUSTER|INFO", flags="stale")
 def cluster_info(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the state of the cluster as lines of names and values."""
-    nodes = _nodes(ctx)
-    epoch, leaders = ctx.server.cluster.epoch, int(nodes[0].leads)
+    shards = _shards(ctx)
+    led = [shard for shard in shards if shard.nodes[0].leads and shard.slots]
     state = "ok" if ctx.server.cluster.serves else "fail"
-    assigned = SLOTS * leaders
+    assigned = sum([last - first + 1 for shard in led for first, last in shard.slots])
     fields = {
-        "cluster_state": state, "cluster_slots_assigned": assigned, "cluster_slots_ok": SLOTS if state == "ok" else 0,
-        "cluster_slots_pfail": 0, "cluster_slots_fail": 0 if state == "ok" else assigned,
-        "cluster_known_nodes": len(nodes), "cluster_size": leaders, "cluster_current_epoch": epoch,
-        "cluster_my_epoch": epoch,
+        "cluster_state": state, "cluster_slots_assigned": assigned, "cluster_slots_ok": assigned * (state == "ok"),
+        "cluster_slots_pfail": 0, "cluster_slots_fail": assigned * (state != "ok"),
+        "cluster_known_nodes": sum([len(shard.nodes) for shard in shards]), "cluster_size": len(led),
+        "cluster_current_epoch": max([shard.epoch for shard in shards]),
+        "cluster_my_epoch": ctx.server.cluster.epoch,
         "cluster_stats_messages_sent": 0, "cluster_stats_messages_received": 0,
         "total_cluster_links_buffer_limit_exceeded": 0,
     }  # fmt: skip
@@ -167,7 +182,7 @@ def cluster_links(ctx: Context, argv: list[bytes]) -> Reply:
 @_server("CLUSTER|COUNT-FAILURE-REPORTS", arg("node-id"), flags="admin stale", complexity="O(N): N members.")
 def cluster_count_failure_reports(ctx: Context, argv: list[bytes]) -> Reply:
     """Return 0: the members do not report each other's failures."""
-    _known(_nodes(ctx), argv[2])
+    _known(ctx, argv[2])
     return reply.integer(0)
 
 
@@ -258,6 +273,6 @@ def readwrite(ctx: Context, argv: list[bytes]) -> Reply:
 
 @command("ASKING", flags="fast", group="cluster", acl="connection")
 def asking(ctx: Context, argv: list[bytes]) -> Reply:
-    """Do nothing: no slot is being moved, so the server never replies with ASK."""
+    """Do nothing: the server never replies with ASK."""
     _check_enabled(ctx)
     return reply.OK

@@ -45,7 +45,7 @@ class Pauses(ServerPart):
         self._cancel()
         self._gates.pause(False, False)
         self._freeze()
-        self._retry()
+        self.retry()
 
     def hold_writes(self, hold: bool, reads: bool = False) -> None:
         """Delay commands that write, or end the delay. Independent of CLIENT PAUSE and UNPAUSE.
@@ -56,7 +56,7 @@ class Pauses(ServerPart):
         self._gates.hold(hold, reads)
         self._freeze()
         if narrowed or not hold:
-            self._retry()
+            self.retry()
 
     def on_time(self, mono: int) -> None:
         """End a pause that has expired. ``mono``: ms, monotonic."""
@@ -75,7 +75,8 @@ class Pauses(ServerPart):
     def _freeze(self) -> None:
         self._data.freeze(self._gates.held or self._gates.paused)
 
-    def _retry(self) -> None:
+    def retry(self) -> None:
+        """Check the delayed commands again: each of them runs, or is delayed again."""
         for conn in self._clients.connections():
             if conn.flow.paused:
                 conn.flow.paused = False

@@ -75,6 +75,15 @@ class PubSub:
                 count -= 1
         return session.subscribed
 
+    def end_shard(self, channel: bytes) -> None:
+        """End all subscriptions of a shard channel, whose slot belongs to another group now, and notify the clients."""
+        for session in list(self._registries[SHARDS].get(channel, ())):
+            self.unsubscribe(session, SHARDS, channel)
+            session.refresh()
+            words = [reply.bulk(b"sunsubscribe"), reply.bulk(channel), reply.integer(len(session.shards))]
+            if session.transport is not None:
+                session.transport.push(reply.push(session.proto, words))
+
     def publish(self, channel: bytes, message: bytes, shard: bool = False) -> int:
         self._relay(channel, message, shard)
         return self.deliver(channel, message, shard)

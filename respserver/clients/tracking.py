@@ -108,6 +108,10 @@ class Tracking(ServerPart):
         """Make the keyspace report changes if any client tracks them."""
         self._data.ks.tracked = self.count > 0
 
+    def remembered(self) -> list[bytes]:
+        """Return the keys that clients may have cached."""
+        return list(self._readers)
+
     # -- reads -----------------------------------------------------------------------------------------------
     def ran(self, session: Session, command: Command, argv: list[bytes], parked: bool) -> None:
         caching = session.caching

@@ -475,8 +475,20 @@ _GROUPS = (
 
 _OTHERS = (
     Directive("cluster-enabled", "yesno", "no",
-              "Serve cluster clients: the leader has all slots, a replica sends clients to it with `-MOVED`, and the "
-              "keys of a call must have the same slot.", mutable=False),
+              "Serve cluster clients: the groups share the slots, or one leader has all of them. Other servers send "
+              "clients to the leader with `-MOVED`, and the keys of a call must have the same slot.", mutable=False),
+    Directive("cluster-name", "string", "tide",
+              "The name of the cluster at the coordinator. All groups with the same name and coordinator share the "
+              "slots. See [clusters.md](clusters.md).", mutable=False),
+    Directive("cluster-require-full-coverage", "yesno", "yes",
+              "Refuse calls with keys with `-CLUSTERDOWN` while any slot belongs to no group. `no`: only calls for "
+              "these slots are refused."),
+    Directive("cluster-allow-reads-when-down", "yesno", "no",
+              "Serve reads while `cluster-require-full-coverage` stops the service."),
+    Directive("move-pause", "integer", "200",
+              "The longest time in milliseconds for which clients wait while slots leave this group. If the slots have "
+              "not left by then, the group serves them again, or refuses their calls until it knows the outcome.",
+              low=1, high=600_000),
     Directive("cluster-announce-ip", "host", "",
               "The address at which cluster clients reach this server; empty: `replica-announce-ip`, or the address at "
               "which this client or the leader reaches it."),

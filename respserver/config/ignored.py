@@ -71,11 +71,11 @@ _GROUPS: tuple[tuple[str, str], ...] = (
         "replica-ignore-disk-write-errors=no propagation-error-behavior=ignore",
     ),
     (
-        "there is no cluster bus, and one leader has all slots",
+        "there is no cluster bus: a coordinator has the map and elects the leaders",
         """cluster-config-file=nodes.conf cluster-node-timeout=15000 cluster-port=0
         cluster-announce-bus-port=0
         cluster-announce-human-nodename= cluster-migration-barrier=1
-        cluster-allow-replica-migration=yes cluster-require-full-coverage=yes cluster-allow-reads-when-down=no
+        cluster-allow-replica-migration=yes
         cluster-allow-pubsubshard-when-down=yes cluster-replica-validity-factor=10
         cluster-slave-validity-factor=10 cluster-replica-no-failover=no cluster-slave-no-failover=no
         cluster-link-sendbuf-limit=0 cluster-ping-interval=1000 cluster-compatibility-sample-ratio=0

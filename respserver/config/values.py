@@ -137,6 +137,10 @@ class Values:
     in_sync_timeout: int  # ms
     # clusters
     cluster_enabled: bool
+    cluster_name: str  # at the coordinator
+    cluster_require_full_coverage: bool
+    cluster_allow_reads_when_down: bool
+    move_pause: int  # ms
     cluster_announce_ip: str  # "": replica_announce_ip, or the address at which others reach this server
     cluster_announce_hostname: str  # "": none
     cluster_preferred_endpoint_type: str  # ip or hostname
@@ -243,8 +247,9 @@ class Values:
                     "replica-acks insync needs a server group: set group and coordinator, or set a number of replicas"
                 )
             return
-        for name in ("group", "group-member"):
-            value = self.group if name == "group" else self.group_member
+        for name, value in (
+            ("group", self.group), ("group-member", self.group_member), ("cluster-name", self.cluster_name or " "),
+        ):  # fmt: skip
             if value and GROUP_NAME.fullmatch(value) is None:
                 raise ConfigError(f"{name} must have 1 to 64 of the characters 0-9 A-Z a-z . _ : @ -")
         if self.replicaof:

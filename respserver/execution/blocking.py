@@ -38,7 +38,7 @@ from respserver.clients.connection import Connection
 from respserver.clients.flowcontrol import Wait
 from respserver.clients.state import HALF_CLOSED
 from respserver.execution.faults import Failures
-from respserver.execution.redirects import moved
+from respserver.execution.redirects import check_calls, moved
 from respserver.runtime.parts import RuntimeParts
 from storage.groups.group import Group
 from storage.model.timers import PENDING_DUE, Timers
@@ -156,6 +156,7 @@ class Blocking:
         self._clock = parts.clock
         self._data = parts.data
         self._ticks = parts.ticks
+        self._slots = parts.slots
         self._failures = Failures(parts)
         self._server = server
         self._ctx = Context(parts.data.ks, server, None)  # type: ignore[arg-type]  # set for each waiter
@@ -486,6 +487,16 @@ class Blocking:
                 command = lookup(waiter.argv)
                 slot = slot_of(waiter.argv[command.keys(waiter.argv)[0][0]])
                 self.fail(waiter, moved(self._server.cluster, session, slot).text)
+
+    def redirect_slots(self) -> None:
+        """End the waits for streams in slots that this server does not serve any more. Called when slots have left."""
+        ctx = self._context()
+        for waiter in self._waiting(False):
+            ctx.session = waiter.conn.session
+            try:
+                check_calls(ctx, self._slots, ctx.session, [(lookup(waiter.argv), waiter.argv)])
+            except CommandError as error:
+                self.fail(waiter, error.text)
 
     def _waiting(self, for_groups: bool) -> list[Waiter]:
         """Return the clients that wait for streams, each once; or only those that wait for groups."""

@@ -18,6 +18,7 @@ from respserver.clients.connection import Connection
 from respserver.execution import redirects
 from respserver.runtime.gates import Gates
 from respserver.runtime.memory import Memory
+from respserver.runtime.ownership import SlotOwnership
 from storage.streams.stream import Stream
 
 HTTP_WORDS: Final = frozenset((b"post", b"host:"))  # sent by a browser: the commands after it must not run
@@ -26,10 +27,11 @@ HTTP_WORDS: Final = frozenset((b"post", b"host:"))  # sent by a browser: the com
 class Checks:
     """The checks of the dispatcher. ``ctx``: the context of the command that is checked."""
 
-    def __init__(self, ctx: Context, gates: Gates, memory: Memory) -> None:
+    def __init__(self, ctx: Context, gates: Gates, memory: Memory, slots: SlotOwnership) -> None:
         self._ctx = ctx
         self._gates = gates
         self._memory = memory
+        self._slots = slots
 
     def found(self, conn: Connection, argv: list[bytes]) -> Command:
         """Return the command that argv calls. Raises CommandError if it is unknown or called with a wrong arity."""
@@ -60,7 +62,7 @@ class Checks:
             self._ctx.server.users.note(session, denial.reason, denial.what)
             raise denial.error()
         if self._ctx.server.cluster.enabled:
-            redirects.check(self._ctx, command, session, argv)
+            redirects.check(self._ctx, self._slots, command, session, argv)
         if gates.out_of_memory and self._memory.check():
             self._refuse(command, session, argv, Command.grows, errors.OOM)
             if session.multi and "immediate" not in command.traits:  # as in Redis: queueing takes memory

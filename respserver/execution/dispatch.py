@@ -27,6 +27,7 @@ from commands.acl.check import denied
 from commands.context import Await, Block, Chunks, Context, Reply, ServerParts, Slices
 from commands.declare import TABLE, Command, find
 from commands.session import Session
+from commands.slots import served_calls
 from resp import reply
 from resp.decode import Alike, Call
 from resp.errors import CommandError
@@ -37,7 +38,7 @@ from respserver.clients.notifications import Notifications
 from respserver.execution.blocking import Blocking
 from respserver.execution.checks import Checks
 from respserver.execution.faults import Failures
-from respserver.execution.redirects import in_slices, is_long, may_run
+from respserver.execution.redirects import has_served_key, in_slices, is_long, may_run, must_wait
 from respserver.execution.slices import Slicing
 from respserver.execution.transactions import Transactions
 from respserver.runtime.clock import Clock
@@ -70,6 +71,7 @@ class Dispatcher:
         self._gates = parts.gates
         self._ticks = parts.ticks
         self._slotted = parts.config.cluster_enabled  # the keys of a call must have the same slot
+        self._slots = parts.slots
         self._blocking = blocking
         self._slicing = slicing
         self._transactions = transactions
@@ -78,7 +80,7 @@ class Dispatcher:
         self._failures = Failures(parts)
         self._notifications = notifications
         self._ctx = Context(parts.data.ks, server, None)  # type: ignore[arg-type]  # set by each run()
-        self._checks = Checks(self._ctx, parts.gates, memory)
+        self._checks = Checks(self._ctx, parts.gates, memory, parts.slots)
         self._name = b""  # name of the last command that was found: comparing it is faster than finding it again
         self._known: Command | None = None  # the last command that was found
         # set by the last call of _call()
@@ -202,7 +204,7 @@ class Dispatcher:
                 command is not None
                 and command.hot_least <= len(argv) <= command.hot_most
                 and conn.session.plain
-                and not (self._slotted and command.several_keys and not may_run(conn.session, command, argv))
+                and not (self._slotted and not self._may_run(conn.session, command, argv))
                 and (not self._gates.closed or (self._gates.reads_pass and not command.write))
             ):
                 if at + 1 < len(calls):
@@ -229,6 +231,7 @@ class Dispatcher:
         if (
             command is not None and command.alike is not None
             and not (waiting and argv[1] in waiting)  # each append has its reader [18]
+            and (self._slots.whole or has_served_key(self._slots, command, argv))
             and (
                 (not gates.closed or (gates.reads_pass and not command.write)) if conn.session.plain
                 # a user who may run the first call may run the others, which have the same key
@@ -247,6 +250,12 @@ class Dispatcher:
                 return self._failures.reply(argv, error, command)
         calls[at : at + 1] = alike.calls()
         return None
+
+    def _may_run(self, session: Session, command: Command, argv: list[bytes]) -> bool:
+        """Return whether a call can run without a check of its slots, with ``cluster-enabled``."""
+        if command.several_keys:
+            return may_run(session, self._slots, command, argv)
+        return self._slots.whole or has_served_key(self._slots, command, argv)
 
     def _call_several(
         self, conn: Connection, command: Command, argv: list[bytes], following: list[bytes], calls: list[Call], at: int
@@ -272,6 +281,8 @@ class Dispatcher:
         ks, batches, total = ctx.ks, command.batch is not None, len(calls)
         replies: list[bytes] = []
         size, i, stop = 0, at, min(total, at + BRIEF_AT_ONCE)
+        if not slotted and not self._slots.whole and command.first:
+            stop = served_calls(self._slots.served, calls, at + 1, stop, command.first)
         fetch(ks.keys, cast(list[list[bytes]], calls), at, stop)  # which skips Alike objects
         while True:
             i += 1
@@ -297,7 +308,7 @@ class Dispatcher:
             argv = call
             if argv[0] != name or not command.hot_least <= len(argv) <= command.hot_most:
                 break
-            if slotted and not may_run(session, command, argv):
+            if slotted and not may_run(session, self._slots, command, argv):
                 break
             if batches and self._alone <= i < total - 1:
                 following = calls[i + 1]
@@ -344,6 +355,7 @@ class Dispatcher:
             and command.hot_least <= len(argv) <= command.hot_most
             and _similar(argv, following)
             and "movablekeys" not in command.flags
+            and (self._slots.whole or has_served_key(self._slots, command, argv))
             and denied(conn.session.user, command, argv, self._ctx.ks) is None
         )
 
@@ -396,7 +408,9 @@ class Dispatcher:
         self._entered = command.shows_data
         if self._timings.each and "runs_queue" in command.traits and self._checks.queue_shows_data(session):
             conn.shows_data = True
-        if (gates.held or gates.paused) and self._checks.must_wait(command, session, argv):
+        if ((gates.held or gates.paused) and self._checks.must_wait(command, session, argv)) or (
+            self._slots.holding and must_wait(self._ctx, self._slots, command, session, argv)
+        ):
             conn.flow.paused = True
             return None
         if session.multi and "immediate" not in command.traits:

@@ -1,15 +1,16 @@
-"""With ``cluster-enabled``: the keys of a call must have the same slot, and a replica sends clients to the leader.
+"""With ``cluster-enabled``: the keys of a call must have the same slot, and another server may have to run it.
 
 Rule 1: as in Redis, the keys of a transaction have the same slot, too.
-Rule 2: a client that sent CLIENT MULTISLOT ON may use keys of different slots, because the leader has all of them.
+Rule 2: a client that sent CLIENT MULTISLOT ON may use keys of different slots, if this server's group owns all of them.
 Rule 3: a replica serves calls with keys that change nothing to clients that sent READONLY. As it does not forward
 messages to its leader, SPUBLISH is always redirected, unlike in Redis.
 Rule 4: the keys of a long call are compared in slices, before it runs. A million keys take 130 ms without C. In a
 transaction there are no slices. A command that runs in slices can't block, so the calls that can block are compared at
 once: they have at most 10,000 keys.
+Rule 5: in a cluster of several groups, the map decides (``runtime.ownership``). The checks and their errors have the
+order of Redis: an unassigned slot, an incomplete map, the slot of another group, a replica.
 
-Here the server decides which calls it serves. It has all slots or none, and slots are not moved, so CROSSSLOT, MOVED
-and CLUSTERDOWN are the only answers. ASK and TRYAGAIN, for a slot that is being moved, would be decided here, too.
+Here the server decides which calls it serves. ASK, for a slot whose keys are being moved, would be decided here, too.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from typing import Final
 from commands.context import Await, Block, Chunks, ClusterPart, Context, Slices
 from commands.declare import Command, lookup
 from commands.session import Session
-from commands.slots import one_slot, slot_of
+from commands.slots import NO_SLOTS, one_slot, slot_of, unserved
 from resp import errors
 from resp.errors import CommandError
+from respserver.runtime.ownership import MOST_NOTED, SlotOwnership
 
 LONG: Final = 10_000  # words
 LONG_BLOCKING: Final = 20_100  # of a command that can block: it refuses more than 10,000 keys, each with an ID
@@ -29,26 +31,104 @@ _NONE: Final = -1  # no slot: there are no keys, or keys of different slots
 _AT_ONCE: Final = 2_000  # keys of a slice, which takes some hundred microseconds
 
 
-def check(ctx: Context, command: Command, session: Session, argv: list[bytes]) -> None:
-    """Raise CommandError (CROSSSLOT, MOVED) if another server must run the call, or no server can. If the call is EXEC,
-    the transaction is discarded then."""
+def check(ctx: Context, slots: SlotOwnership, command: Command, session: Session, argv: list[bytes]) -> None:
+    """Raise CommandError (CROSSSLOT, MOVED, CLUSTERDOWN, TRYAGAIN) if another server must run the call, or no server
+    can. If the call is EXEC, the transaction is discarded then."""
     if "runs_queue" in command.traits:
         try:
-            _check_calls(ctx, session, [(lookup(queued), queued) for queued in session.queued])
+            check_calls(ctx, slots, session, _queued(session))
         except CommandError:
             session.end_transaction(ctx.ks)
             raise
     elif command.key_specs:
-        _check_calls(ctx, session, [(command, argv)])
+        check_calls(ctx, slots, session, [(command, argv)])
 
 
-def _check_calls(ctx: Context, session: Session, calls: list[tuple[Command, list[bytes]]]) -> None:
+def _queued(session: Session) -> list[tuple[Command, list[bytes]]]:
+    return [(lookup(queued), queued) for queued in session.queued]
+
+
+def check_calls(
+    ctx: Context, slots: SlotOwnership, session: Session, calls: list[tuple[Command, list[bytes]]]
+) -> None:  # fmt: skip
+    """Do the same as check() for calls that run together."""
     slot = _NONE
     for command, argv in calls:
         any_slots = session.multislot or is_long(command, session, argv)
         slot = slot_of_call(command, argv, slot, any_slots)
-    if slot != _NONE and ctx.ks.follower and not (session.readonly and not any(_for_leader(*each) for each in calls)):
-        raise moved(ctx.server.cluster, session, slot)
+    if slot == _NONE:
+        return
+    if slots.mapped and not (session.multislot and _all_served(slots, calls)):
+        _check_owner(ctx, slots, session, calls, _slots_of(calls) if session.multislot else [slot])
+    if ctx.ks.follower:
+        if not (session.readonly and not any(_for_leader(*each) for each in calls)):
+            raise moved(ctx.server.cluster, session, slot)
+    elif slots.noting != NO_SLOTS:
+        _note(slots, calls)
+
+
+def _check_owner(
+    ctx: Context, slots: SlotOwnership, session: Session, calls: list[tuple[Command, list[bytes]]], wanted: list[int]
+) -> None:  # fmt: skip
+    """Raise CommandError if the map does not give these slots to the group of this server (Rule 5)."""
+    if slots.map is None:
+        raise CommandError(errors.CLUSTER_DOWN)
+    owners = [slots.map.owner(slot) for slot in wanted]
+    if not all(owners):
+        raise CommandError(errors.SLOT_UNASSIGNED)
+    if slots.down and not all(command.group == "pubsub" for command, _ in calls):
+        if not ctx.server.cluster.reads_when_down:
+            raise CommandError(errors.CLUSTER_DOWN)
+        if any(command.changes(argv) for command, argv in calls):
+            raise CommandError(errors.CLUSTER_READS_ONLY)
+    for slot, owner in zip(wanted, owners, strict=True):
+        if owner != slots.group and not slots.waits(slot):
+            host, port = ctx.server.cluster.leader_of(owner, session)
+            raise CommandError(f"MOVED {slot} {host}:{port}")
+    if ctx.ks.follower:
+        return
+    held = any(slots.held[slot] for slot in wanted)
+    if not (slots.leads or slots.preparing) or (held and not slots.waiting):
+        raise CommandError(errors.CLUSTER_DOWN)
+    if held and len(wanted) > 1:
+        raise CommandError(errors.TRY_AGAIN)
+
+
+def must_wait(ctx: Context, slots: SlotOwnership, command: Command, session: Session, argv: list[bytes]) -> bool:
+    """Return whether a call that check() has accepted must wait, because a slot is about to leave this server, or this
+    server is about to begin to serve."""
+    if ctx.ks.follower:
+        return False
+    calls = _queued(session) if "runs_queue" in command.traits else [(command, argv)] if command.key_specs else []
+    return any(slots.waits(slot) for slot in _slots_of(calls))
+
+
+def _slots_of(calls: list[tuple[Command, list[bytes]]]) -> list[int]:
+    """Return the slots of the keys, each once."""
+    found: dict[int, None] = {}
+    for command, argv in calls:
+        for positions, _ in command.key_ranges(argv, real=False):
+            for at in positions:
+                found[slot_of(argv[at])] = None
+    return list(found)
+
+
+def _all_served(slots: SlotOwnership, calls: list[tuple[Command, list[bytes]]]) -> bool:
+    """Return whether this server serves the slots of all keys. For a million keys, _slots_of() would take 60 ms."""
+    return all(
+        unserved(slots.served, argv[: positions.stop], positions.start, positions.step) == _NONE
+        for command, argv in calls
+        for positions, _ in command.key_ranges(argv, real=False)
+        if positions
+    )
+
+
+def _note(slots: SlotOwnership, calls: list[tuple[Command, list[bytes]]]) -> None:
+    """Note the keys of calls that write to slots in which the server searches for keys."""
+    for command, argv in calls:
+        if len(slots.noted) <= MOST_NOTED and command.changes(argv):
+            for positions, _ in command.key_ranges(argv):
+                slots.noted.update([argv[at] for at in positions if slots.noting[slot_of(argv[at])]])
 
 
 def slot_of_call(command: Command, argv: list[bytes], slot: int, multislot: bool) -> int:
@@ -115,28 +195,46 @@ def in_slices(command: Command, argv: list[bytes]) -> Slices:
     return Slices(step, command.changes(argv), close)
 
 
-def may_run(session: Session, command: Command, argv: list[bytes]) -> bool:
+def may_run(session: Session, slots: SlotOwnership, command: Command, argv: list[bytes]) -> bool:
     """Return whether a leader can run a call of a command with several keys without check(), because its keys have the
-    same slot. It is false for a long call, whose keys are compared in slices."""
+    same slot, which this server serves. It is false for a long call, whose keys are compared in slices."""
     words = len(argv)
     if command.key_step:
-        if words <= command.first + command.key_step or session.multislot:
-            return True
-        return words <= LONG and one_slot(argv, command.first, command.key_step) != _NONE
-    if session.multislot:
+        if words <= command.first + command.key_step:
+            return slots.whole or unserved(slots.served, argv, command.first, 0) == _NONE
+        if session.multislot:
+            return slots.whole or (
+                words <= LONG and unserved(slots.served, argv, command.first, command.key_step) == _NONE
+            )
+        if words > LONG:
+            return False
+        slot = one_slot(argv, command.first, command.key_step)
+        return slot != _NONE and (slots.whole or slots.served[slot] != 0)
+    if session.multislot and slots.whole:
         return True
     if words > LONG:
         return False
     ranges = [positions for positions, _ in command.key_ranges(argv, real=False) if positions]
     if len(ranges) == 1 and len(ranges[0]) == 1:
-        return True
+        return slots.whole or unserved(slots.served, argv, ranges[0].start, 0) == _NONE
+    if session.multislot:
+        return _all_served(slots, [(command, argv)])
     slot = _NONE
     for positions in ranges:
         found = _slot_at(argv, positions)
         if found == _NONE or slot not in (_NONE, found):
             return False
         slot = found
-    return True
+    return slots.whole or slot == _NONE or slots.served[slot] != 0
+
+
+def has_served_key(slots: SlotOwnership, command: Command, argv: list[bytes]) -> bool:
+    """Return whether a call of a command with at most one key has no key, or one whose slot this server serves. It is
+    false if the position of the key depends on the call."""
+    first = command.first
+    if first == 0:
+        return not command.key_specs
+    return unserved(slots.served, argv, first, 0) == _NONE
 
 
 def _for_leader(command: Command, argv: list[bytes]) -> bool:

@@ -75,6 +75,11 @@ class Slicing:
         self._ctx = Context(parts.data.ks, server, None)  # type: ignore[arg-type]  # set for each turn
         self._works: deque[SlicedCommand] = deque()
 
+    @property
+    def writing(self) -> bool:
+        """Whether a command that writes is in progress."""
+        return any(work.slices.writes for work in self._works)
+
     def left_bytes(self) -> int:
         """Return the approximate memory size of the commands in progress whose clients have disconnected."""
         return sum([work.memory_bytes() for work in self._works if work.conn is None]) if self._works else 0

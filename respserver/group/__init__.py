@@ -12,6 +12,6 @@
     presence     the member's lease, and the data that it publishes
     services     external services of a member: the coordinator, and the renewal of its lease
     standing     the phase and the epoch of the member: follows, leads, resigns
-    states       the keys of a group at the coordinator, and the compare-and-set loop
+    states       the keys of a group at the coordinator
     status       the status of the group as one JSON document
 """

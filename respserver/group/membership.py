@@ -92,7 +92,7 @@ class GroupMembership(ServerPart):
         self._beaten = self._loop.time()
         self._beat()
         self._tasks.append(self._loop.create_task(self._run()))
-        for key in (self.store.state_key, self.store.leader_key):
+        for key in (self.store.key, self.store.leader_key):
             watch = self._services.coordinator.watch(key)
             self._watches.append(watch)
             self._tasks.append(self._loop.create_task(self._follow_watch(watch)))

@@ -40,6 +40,7 @@ class MemberStanding(MemberPart):
         self.appointed = 0  # an epoch that began while this member ran, and whose leader it should be
         self.target = ""  # the member to which it hands over; "": it does not
         self._followed = 0  # the epoch whose leader it has followed last
+        self.on_led: Callable[[], None] = lambda: None  # called after each change of ``led``
 
     def follow(self, state: ServerGroupState, leads: bool = True) -> None:
         """Be a replica of the leader that the state names. Raises GroupStateError.
@@ -71,6 +72,7 @@ class MemberStanding(MemberPart):
             return
         self.in_sync.begin(state, self.name, self.store.version)
         self.led = self.epoch = epoch
+        self.on_led()
         try:
             self._roles.lead_epoch(secrets.token_hex(12) + f"{epoch:016x}")
         except CommandError:
@@ -98,7 +100,9 @@ class MemberStanding(MemberPart):
     def stop_leading(self) -> None:
         """Release no more replies, and end a planned failover."""
         self.in_sync.silence()
-        self.led = 0
+        if self.led:
+            self.led = 0
+            self.on_led()
         self.end_handover()
 
     def end_handover(self) -> None:

@@ -1,17 +1,15 @@
-"""The keys of a group at the coordinator, and the compare-and-set loop that changes its state."""
+"""The keys of a group at the coordinator."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from coordinator.interface import Coordinator, CoordinatorError, Lease
+from coordinator.interface import Coordinator, Lease
+from coordinator.stored import StoredDocument
 from respserver.group import document
 from respserver.group.document import GroupStateError, ServerGroupState
-
-TRIES: Final = 50  # of one change: each conflict is another member's change, and these are few
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,59 +40,22 @@ class Presence:
         }).encode()  # fmt: skip
 
 
-class GroupStore:
+def _lost() -> GroupStateError:
+    return GroupStateError(f"the coordinator has lost the state of the group: {document.REMEDY}")
+
+
+class GroupStore(StoredDocument[ServerGroupState]):
     """The keys of one group."""
 
     def __init__(self, coordinator: Coordinator, group: str) -> None:
-        self.coordinator: Final = coordinator
         self._top = f"tidelog/groups/{group}"
-        self.state_key: Final = f"{self._top}/state"
+        super().__init__(coordinator, f"{self._top}/state", document.decode, _lost, "the state of the group")
         self.leader_key: Final = f"{self._top}/leader"
-        self.state: ServerGroupState | None = None  # as last read or changed
-        self.version = 0  # of that state
 
-    # -- the state -----------------------------------------------------------------------------------------------
-    async def read(self) -> ServerGroupState | None:
-        """Read the state. Raises CoordinatorError, GroupStateError."""
-        found = await self.coordinator.get(self.state_key)
-        if found is None:
-            self.state, self.version = None, 0
-        elif found.version != self.version:
-            self.state, self.version = document.decode(found.value), found.version
-        return self.state
-
-    async def change(
-        self,
-        decide: Callable[[ServerGroupState], ServerGroupState | None],
-        sending: Callable[[ServerGroupState, int], None] | None = None,
-    ) -> ServerGroupState | None:
-        """Change the state by compare-and-set. Returns the new state, or None if ``decide`` returned None.
-
-        ``decide`` is called again with a newer state after a conflict. ``sending`` is called before the change is sent,
-        with the new state and the version that it replaces. Raises CoordinatorError if the outcome is unknown. Raises
-        GroupStateError if the state is missing or invalid, or if ``decide`` does.
-        """
-        for _ in range(TRIES):
-            state = await self.read()
-            if state is None:
-                raise GroupStateError(f"the coordinator has lost the state of the group: {document.REMEDY}")
-            wanted = decide(state)
-            if wanted is None or wanted == state:
-                return None if wanted is None else state
-            if sending is not None:
-                sending(wanted, self.version)
-            version = await self.coordinator.swap(self.state_key, wanted.encode(), self.version)
-            if version is not None:
-                self.state, self.version = wanted, version
-                return wanted
-        raise CoordinatorError(f"the state of the group changed {TRIES} times before it could be updated")
-
-    async def create(self, state: ServerGroupState) -> bool:
-        """Create the state of a new group. Return False if another member has created it. Raises CoordinatorError."""
-        version = await self.coordinator.swap(self.state_key, state.encode(), 0)
-        if version is not None:
-            self.state, self.version = state, version
-        return version is not None
+    @property
+    def state(self) -> ServerGroupState | None:
+        """The state as last read or changed."""
+        return self.value
 
     # -- the leader ----------------------------------------------------------------------------------------------
     async def leader(self) -> LeaderKey | None:

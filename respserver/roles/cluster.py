@@ -1,7 +1,8 @@
 """``cluster-enabled``: which servers share the slots, for cluster clients.
 
-The leader has all slots. It knows its replicas, which announce themselves in the handshake (``replication.members``),
-and tells each of them who else follows it. So every member lists the leader and the online replicas.
+The leader knows its replicas, which announce themselves in the handshake (``replication.members``), and tells each of
+them who else follows it. So every member lists the leader and the online replicas. In a cluster of several groups, the
+map of the cluster lists the members of the other groups (``respserver.slotmaps``).
 
 Rule 1: no host is empty, because clients skip such a member. A member that announces no host is listed with the address
 at which the other members, or this client, reach it.
@@ -19,12 +20,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from commands.session import Session
-from commands.slots import ALL_SLOTS_ID, ClusterNode
+from commands.slots import ALL_SLOTS_ID, SLOTS, ClusterNode, ClusterShard
+from coordinator.slotmap import SlotMap
 from persistence import nodeid
 from replication import members
 from replication.feed import ReplicaFeed
 from replication.frames import LinkError
 from replication.members import ClusterMember
+from resp import errors
 from resp.errors import CommandError
 from respserver.roles.replicas import Replicas
 from respserver.runtime.parts import RuntimeParts, ServerPart
@@ -109,24 +112,61 @@ class Cluster(ServerPart):
 
     # -- for clients -----------------------------------------------------------------------------------------------
     @property
+    def reads_when_down(self) -> bool:
+        return self._config.cluster_allow_reads_when_down
+
+    @property
     def serves(self) -> bool:
+        if self._slots.mapped and (self._slots.map is None or self._slots.down):
+            return False
         if self._data.follower:
             return bool(self._config.replicaof) and self._linked()
-        return self.lease_valid()
+        return self.lease_valid() and (self._slots.leads or not self._slots.mapped)
 
-    def nodes(self, session: Session) -> list[ClusterNode]:
+    def shards(self, session: Session) -> list[ClusterShard]:
+        nodes, slots = self._nodes(session), self._slots
+        if not slots.mapped:
+            return [ClusterShard(self.shard, self.epoch, nodes, [(0, SLOTS - 1)] if nodes[0].leads else [])]
+        if slots.map is None:
+            return [ClusterShard(self.shard, self.epoch, nodes, [])]
+        own = ClusterShard(self.shard, self.epoch, nodes, list(slots.map.ranges(slots.group)))
+        others = [name for name in sorted(slots.map.groups) if name != slots.group]
+        return [own, *[self._other(slots.map, name, session) for name in others]]
+
+    def _other(self, slots: SlotMap, name: str, session: Session) -> ClusterShard:
+        """Return another group, as the map has it."""
+        group = slots.groups[name]
+        nodes = [
+            self._node(ClusterMember(each.id, each.port, each.tls_port, each.host, each.hostname), leads, session)
+            for leads in (True, False)
+            for member, each in sorted(group.members.items())
+            if (member == group.leader) == leads
+        ]
+        return ClusterShard(group.id, group.epoch, nodes, list(slots.ranges(name)))
+
+    def _node(
+        self, member: ClusterMember, leads: bool, session: Session, online: bool = True, offset: int = 0
+    ) -> ClusterNode:  # fmt: skip
+        """Return a member as this client reaches it."""
+        port = member.tls_port or member.port if session.tls else member.port or member.tls_port
+        return ClusterNode(
+            member.id, member.host, member.hostname, self._endpoint(member), port, leads, member.id == self.id, online,
+            offset,
+        )  # fmt: skip
+
+    def leader_of(self, group: str, session: Session) -> tuple[str, int]:
+        if self._slots.map is None:
+            raise CommandError(errors.CLUSTER_DOWN)
+        leader = self._other(self._slots.map, group, session).nodes[0]
+        return leader.endpoint, leader.port
+
+    def _nodes(self, session: Session) -> list[ClusterNode]:
+        """Return the members of this group, the leader first. Without a leader, the first one is a replica."""
         follower, offset, linked = self._data.follower, self._data.disk.offset, self._linked()
         found: dict[str, ClusterNode] = {}
 
         def add(member: ClusterMember, leads: bool, online: bool, offset: int) -> None:
-            port = member.tls_port or member.port if session.tls else member.port or member.tls_port
-            found.setdefault(
-                member.id,
-                ClusterNode(
-                    member.id, member.host, member.hostname, self._endpoint(member), port, leads, member.id == self.id,
-                    online, offset,
-                ),
-            )  # fmt: skip
+            found.setdefault(member.id, self._node(member, leads, session, online, offset))
 
         if follower and self._config.replicaof:
             add(self._leader(), True, linked, offset)
@@ -158,7 +198,7 @@ class Cluster(ServerPart):
 
     def leader(self, session: Session) -> tuple[str, int]:
         if not self._config.replicaof:
-            raise CommandError("CLUSTERDOWN The cluster is down")
+            raise CommandError(errors.CLUSTER_DOWN)
         leader = self._leader()
         return self._endpoint(leader), leader.tls_port or leader.port if session.tls else leader.port or leader.tls_port
 

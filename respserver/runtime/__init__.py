@@ -7,6 +7,7 @@
     gates         the current reasons to refuse or delay commands
     memory        the memory in use, and the gate that maxmemory closes
     outofmemory   what the server does when a memory allocation fails
+    ownership     the slots that this server serves, for the dispatcher and the redirections
     parts         the parts above as one object, for constructors
     servedtime    the time during which the server could serve its clients
     stopping      reports a shutdown that takes long, and ends one that hangs

@@ -13,6 +13,7 @@ from respserver.runtime.clock import Clock
 from respserver.runtime.data import Data
 from respserver.runtime.gates import Gates
 from respserver.runtime.outofmemory import OutOfMemory
+from respserver.runtime.ownership import SlotOwnership
 from respserver.runtime.ticks import Ticks
 
 
@@ -30,6 +31,7 @@ class RuntimeParts:
     data: Data
     gates: Gates
     ticks: Ticks
+    slots: SlotOwnership
 
 
 class ServerPart:
@@ -45,3 +47,4 @@ class ServerPart:
         self._data = parts.data
         self._gates = parts.gates
         self._ticks = parts.ticks
+        self._slots = parts.slots

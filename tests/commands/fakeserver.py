@@ -142,6 +142,7 @@ class FakeServer(Clock):
         self.pauses: Any = Recorder(self.calls)
         self.replicas: Any = FakeReplicas(self.calls, self)
         self.cluster: Any = SimpleNamespace(enabled=False)
+        self.slot_map: Any = None
         self.served_time: Any = Recorder([], update=None)
         self.roles: Any = Recorder(
             self.calls, describe=[b"master", 42, []], follow=True,

@@ -18,7 +18,7 @@ CLUSTER = "c" * 40
 
 def group(name: str, epoch: int = 1) -> MapGroup:
     leader = MapMember("1" * 40, "127.0.0.1", 7000 + ord(name[0]))
-    return MapGroup(name[0].encode().hex().ljust(40, "0"), epoch, f"{name}a", {f"{name}a": leader})
+    return MapGroup(name[0].encode().hex().ljust(40, "0"), epoch, f"{name}a", 0, {f"{name}a": leader})
 
 
 def two_groups() -> SlotMap:
@@ -42,7 +42,7 @@ def test_the_document_is_that_of_the_drawing() -> None:
     assert found["slots"] == [[0, 8191, "1"], [8192, 16383, "2"]]
     assert (found["format"], found["cluster_id"], found["version"]) == (1, CLUSTER, 3)
     assert found["groups"]["2"] == {
-        "id": "32" + "0" * 38, "epoch": 1, "leader": "2a",
+        "id": "32" + "0" * 38, "epoch": 1, "leader": "2a", "seen": 0,
         "members": {"2a": {"id": "1" * 40, "host": "127.0.0.1", "port": 7050, "tls_port": 0, "hostname": ""}},
     }  # fmt: skip
     assert found["events"][-1] == {
@@ -149,7 +149,7 @@ def test_ranges_are_sorted_and_joined() -> None:
         ({"version": 0}, "is damaged"),
         ({"version": "7"}, "is damaged"),
         ({"cluster_id": "x"}, "is damaged"),
-        ({"groups": {"1": {"id": "1" * 40, "epoch": 1, "leader": "a", "members": {}}}}, "is damaged"),
+        ({"groups": {"1": {"id": "1" * 40, "epoch": 1, "leader": "a", "seen": 0, "members": {}}}}, "is damaged"),
         ({"groups": []}, "is damaged"),
     ],
 )

@@ -20,6 +20,7 @@ from commands.session import Session
 from commands.slots import IN_C, interpreted_one_slot, interpreted_slot, one_slot, slot_of
 from resp.errors import CommandError
 from respserver.execution.redirects import in_slices, may_run, slot_of_call
+from respserver.runtime.ownership import SlotOwnership
 from tests.replication.cluster import new_port
 from tests.waiting import eventually
 from tests.wire.alike import Bytes
@@ -362,7 +363,7 @@ def test_slots_of_calls(words: list[str], slots: int) -> None:
     """They follow from the declarations of the commands."""
     argv = [word.encode() for word in words]
     command = lookup(argv)
-    assert may_run(Session(1, "", "", 0), command, argv) is (slots < 2)
+    assert may_run(Session(1, "", "", 0), SlotOwnership(), command, argv) is (slots < 2)
     if slots == 2:
         with pytest.raises(CommandError, match="CROSSSLOT"):
             slot_of_call(command, argv, -1, False)

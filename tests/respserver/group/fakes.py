@@ -87,7 +87,7 @@ class Server:
         self.parts: Any = SimpleNamespace(
             loop=None, config=self.config, clock=SimpleNamespace(mono=lambda: self.mono, now=lambda: 0),
             logger=SimpleNamespace(notice=print, warning=print, trace=print), counters=None, timings=None,
-            data=self.data, gates=SimpleNamespace(loading=False), ticks=self.ticks,
+            data=self.data, gates=SimpleNamespace(loading=False), ticks=self.ticks, slots=None,
         )  # fmt: skip
         replicas: Any = self.replicas
         link: Any = self.link

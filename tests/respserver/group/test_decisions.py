@@ -162,12 +162,12 @@ def test_a_member_announces_its_directory() -> None:
 def test_a_state_of_an_earlier_epoch_is_refused() -> None:
     async def story() -> None:
         member, other = await leading("L", "A")
-        old = other.coordinator.store.get(other.state_key)  # type: ignore[attr-defined]
+        old = other.coordinator.store.get(other.key)  # type: ignore[attr-defined]
         await other.change(lambda state: document.elect(state, "A", 5, "a test"))
         await member.step()
-        found = await other.coordinator.get(other.state_key)
+        found = await other.coordinator.get(other.key)
         assert found is not None
-        await other.coordinator.swap(other.state_key, old.value, found.version)
+        await other.coordinator.swap(other.key, old.value, found.version)
         with pytest.raises(GroupStateError, match="has the state of epoch 1, but this member has seen epoch 2"):
             await member.step()
 

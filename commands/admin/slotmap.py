@@ -1,0 +1,93 @@
+"""TCLUSTER: the map of a cluster of several server groups, and the assignment of empty slots."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+
+from commands.context import Await, Context, MapPart, Reply
+from commands.declare import arg, command
+from resp import errors, reply
+from resp.errors import CommandError
+from storage.model.timers import NEVER
+
+_server = partial(command, group="cluster")
+NO_MAP = "ERR this server shares the slots with no other group: it has no coordinator (group, coordinator)"
+
+
+def _map(ctx: Context) -> MapPart:
+    """Return the map. Raises CommandError."""
+    if not ctx.server.cluster.enabled:
+        raise CommandError(errors.NO_CLUSTER)
+    if ctx.server.slot_map is None:
+        raise CommandError(NO_MAP)
+    return ctx.server.slot_map
+
+
+def _text(word: bytes) -> str:
+    return word.decode("utf-8", "surrogateescape")
+
+
+def _json(ctx: Context, found: dict[str, object]) -> bytes:
+    text = json.dumps(found, ensure_ascii=False)
+    return reply.verbatim(ctx.session.proto, "txt", text.encode("utf-8", "surrogateescape"))
+
+
+def _outcome(ended: Callable[[], str | None]) -> Await:
+    """Wait for the end of a change."""
+
+    def result() -> bytes | None:
+        error = ended()
+        if error:
+            return reply.error(error)
+        return None if error is None else reply.OK
+
+    return Await(NEVER, result, lambda: reply.OK, firm=True)
+
+
+@_server("TCLUSTER|MAP", flags="loading stale", complexity="O(N): N groups and ranges of slots.")
+def tcluster_map(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the map as one JSON document: the groups, their members, and the slots of each group."""
+    found = _map(ctx).document()
+    return reply.null(ctx.session.proto) if found is None else _json(ctx, found)
+
+
+@_server(
+    "TCLUSTER|STATUS", flags="loading stale", acl="admin dangerous", complexity="O(N): N groups and ranges of slots.",
+)  # fmt: skip
+def tcluster_status(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the map, and the view and the problems of this member, as one JSON document."""
+    return _json(ctx, _map(ctx).status())
+
+
+@_server(
+    "TCLUSTER|ASSIGN", arg("range", multiple=True), arg("group", token="TO"), flags="admin noscript stale no_multi",
+    complexity="O(N): N keys in all slots of this group.",
+)  # fmt: skip
+def tcluster_assign(ctx: Context, argv: list[bytes]) -> Reply:
+    """Assign empty slots to a group. Sent to the leader of the group that owns them."""
+    if argv[-2].upper() != b"TO" or len(argv) < 5:
+        raise errors.syntax()
+    return _outcome(_map(ctx).assignment([_text(word) for word in argv[2:-2]], _text(argv[-1])))
+
+
+@_server(
+    "TCLUSTER|UNASSIGN", arg("range", multiple=True), flags="admin noscript stale no_multi",
+    complexity="O(N): N keys in all slots of this group.",
+)  # fmt: skip
+def tcluster_unassign(ctx: Context, argv: list[bytes]) -> Reply:
+    """Assign empty slots to no group. Sent to the leader of the group that owns them."""
+    return _outcome(_map(ctx).assignment([_text(word) for word in argv[2:]], ""))
+
+
+@_server("TCLUSTER|REMOVE", arg("group"), flags="admin noscript stale no_multi")
+def tcluster_remove(ctx: Context, argv: list[bytes]) -> Reply:
+    """Remove a group that is not running and owns no slots from the map."""
+    return _outcome(_map(ctx).removal(_text(argv[2])))
+
+
+@_server("TCLUSTER|RESTORE", flags="admin noscript stale no_multi")
+def tcluster_restore(ctx: Context, argv: list[bytes]) -> Reply:
+    """Write the map of this member to a coordinator that has lost it, or has an older version."""
+    return _outcome(_map(ctx).restoration())

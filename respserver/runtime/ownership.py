@@ -1,0 +1,117 @@
+"""The slots that this server serves (``cluster-enabled``).
+
+Without a coordinator, it serves all slots, and there is no map. A member of a server group serves the slots that the
+map of the cluster gives to its group (``coordinator.slotmap``), while it leads.
+
+Rule 1: ``served`` has a 1 for each slot whose calls need no further check. The dispatcher's fast path looks only at it,
+and at ``whole``. All other calls are checked by ``execution.redirects``.
+Rule 2: a leader serves no slot until the map has its epoch: an earlier leader may still give slots away until then.
+Rule 3: calls for slots that are about to leave the group wait (``held``), until the new owner has probably seen the
+map, or get CLUSTERDOWN if that takes too long. Before that, while the server searches the slots for keys, the keys of
+calls that write are noted (``noted``), because the search may have passed them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from commands.slots import ALL_SLOTS, NO_SLOTS, SLOTS
+from coordinator.slotmap import SlotMap, SlotRange
+
+MOST_NOTED: Final = 10_000  # keys of calls that write to slots which are being searched
+
+
+class SlotOwnership:
+    """The slots of one server. Used on the event loop only."""
+
+    __slots__ = (
+        "coverage", "down", "group", "held", "holding", "leads", "map", "mapped", "noted", "noting", "preparing",
+        "served", "waiting", "whole",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.mapped = False  # the map says which slots this server serves
+        self.map: SlotMap | None = None  # the last one; None: unknown
+        self.group = ""  # the group of this server, by its name in the map
+        self.leads = False  # it leads its group, and the map has its epoch
+        self.preparing = False  # it leads its group, and is about to write its epoch to the map
+        self.coverage = True  # cluster-require-full-coverage
+        self.down = False  # the map leaves slots unassigned, which the directive forbids
+        self.held: bytes = NO_SLOTS  # by slot: 1: calls wait
+        self.waiting = False  # calls for the slots in ``held`` wait; False: they get CLUSTERDOWN
+        self.holding = False  # calls for some slots wait
+        self.noting: bytes = NO_SLOTS  # by slot: 1: the keys of calls that write are noted
+        self.noted: set[bytes] = set()
+        self.served: bytes = ALL_SLOTS
+        self.whole = True  # all slots are served
+
+    # -- changes -------------------------------------------------------------------------------------------------
+    def be_mapped(self, group: str) -> None:
+        """Serve only what the map gives to this group."""
+        self.mapped, self.group = True, group
+        self._update()
+
+    def use(self, slots: SlotMap) -> None:
+        """Use a version of the map."""
+        self.map = slots
+        self._update()
+
+    def lead(self, leads: bool, preparing: bool = False) -> None:
+        """Set whether this server may serve the slots of its group."""
+        self.leads, self.preparing = leads, preparing
+        self._update()
+
+    def require(self, coverage: bool) -> None:
+        """Set whether an unassigned slot stops the service."""
+        if coverage != self.coverage:
+            self.coverage = coverage
+            self._update()
+
+    def hold(self, held: bytes, waiting: bool = True) -> None:
+        """Let the calls for these slots wait, and no others. ``waiting`` False: refuse them."""
+        self.held, self.waiting = held, waiting
+        self._update()
+
+    def note(self, noting: bytes) -> None:
+        """Note the keys of calls that write to these slots, from now on."""
+        self.noting, self.noted = noting, set()
+        self._update()
+
+    def _update(self) -> None:
+        if not self.mapped:
+            return
+        unassigned = self.map is not None and bool(self.map.unassigned())
+        self.down = unassigned and self.coverage
+        self.holding = self.preparing or (self.waiting and self.held != NO_SLOTS)
+        if self.map is None or not self.leads or self.down:
+            self.served = NO_SLOTS
+        else:
+            own, slow = table(self.map.ranges(self.group)), _either(self.held, self.noting)
+            self.served = own if slow == NO_SLOTS else without(own, slow)
+        self.whole = self.served == ALL_SLOTS
+
+    # -- questions -----------------------------------------------------------------------------------------------
+    def waits(self, slot: int) -> bool:
+        """Return whether calls for a slot of this group wait."""
+        return self.preparing or (self.waiting and self.leads and self.held[slot] != 0)
+
+
+def table(ranges: list[SlotRange]) -> bytes:
+    """Return the table that has a 1 for each of these slots."""
+    found = bytearray(SLOTS)
+    for first, last in ranges:
+        found[first : last + 1] = b"\x01" * (last - first + 1)
+    return bytes(found)
+
+
+def _number(slots: bytes) -> int:
+    return int.from_bytes(slots, "little")
+
+
+def _either(a: bytes, b: bytes) -> bytes:
+    return (_number(a) | _number(b)).to_bytes(SLOTS, "little")
+
+
+def without(a: bytes, b: bytes) -> bytes:
+    """Return the table of the slots that are in one table and not in the other."""
+    return (_number(a) & ~_number(b)).to_bytes(SLOTS, "little")

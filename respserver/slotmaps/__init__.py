@@ -1,0 +1,10 @@
+"""The map of a cluster of several server groups, at each member (``cluster-enabled`` with a coordinator).
+
+    assigning   TCLUSTER ASSIGN: empty slots leave this group
+    commands    TCLUSTER: the commands, and the status as one JSON document
+    keeper      follows the map at the coordinator, and writes the record of this group while this member leads
+    leaving     notifies the clients of slots that have left this group
+    mapfile     the copy of the map in the data directory
+    record      the record of this group: its members as clients reach them
+    restoring   TCLUSTER RESTORE: the map is written to a coordinator that has lost it
+"""

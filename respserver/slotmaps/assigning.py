@@ -1,0 +1,202 @@
+"""TCLUSTER ASSIGN: empty slots leave this group.
+
+    search    all keys and stages are searched, while clients are served. The keys of calls that write to the slots
+              meanwhile are noted.
+    hold      if there is no key, calls for the slots wait, from the same turn of the event loop on
+    confirm   the in-sync set acknowledges the log up to here: the slots are empty at each later leader, too
+    change    the map is changed by compare-and-set. Its outcome is repeated until it is known.
+    release   when the leader of the new owner has written that it uses the new map, the waiting calls get MOVED
+
+Rule 1: calls wait for at most move-pause. If the change has not been sent by then, nothing has changed. If its outcome
+is unknown then, calls for the slots get CLUSTERDOWN until it is known.
+Rule 2: the new owner must have seen the map first. Otherwise it would send the clients back, and they would alternate
+until they give up. If it does not write so within move-pause, the calls are released.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from commands.slots import NO_SLOTS, slot_of
+from coordinator import slotmap
+from coordinator.interface import CoordinatorError
+from coordinator.slotmap import SlotMap, SlotMapError, SlotRange
+from respserver.clients.pauses import Pauses
+from respserver.execution.blocking import Blocking
+from respserver.execution.slices import Slicing
+from respserver.group.membership import GroupMembership
+from respserver.runtime.ownership import MOST_NOTED, table
+from respserver.runtime.parts import RuntimeParts, ServerPart
+from respserver.slotmaps.keeper import MapKeeper
+
+AT_ONCE: Final = 1000  # names that are searched before other clients have their turn: 0.3 ms
+POLL: Final = 0.001  # seconds
+RETRY: Final = 0.02  # seconds
+BUSY: Final = "other slots of this group are being assigned: try again"
+
+
+class SlotAssignment(ServerPart):
+    """Assigns slots, one call at a time."""
+
+    def __init__(
+        self, parts: RuntimeParts, keeper: MapKeeper, membership: GroupMembership, pauses: Pauses, slicing: Slicing,
+        blocking: Blocking,
+    ) -> None:  # fmt: skip
+        super().__init__(parts)
+        self._keeper = keeper
+        self._standing = membership.standing
+        self._in_sync = membership.in_sync
+        self._pauses = pauses
+        self._slicing = slicing
+        self._blocking = blocking
+        self._busy = False
+
+    async def assign(self, ranges: Sequence[SlotRange], to: str) -> None:
+        """Assign slots that are unassigned, or that this group owns and that have no keys. ``to`` "": to no group.
+
+        Raises SlotMapError with the reason, CoordinatorError, OSError.
+        """
+        known = self._keeper.map
+        if known is None:
+            raise SlotMapError(f"this member does not know the map yet: {self._keeper.problem or 'try again'}")
+        own = slotmap.owners_of(known, ranges).get(self._keeper.group, [])
+        if to == self._keeper.group:
+            own = []
+        led = self._standing.led if self._slots.leads else 0
+        self._propose(known, ranges, to, led)
+        if not own:
+            await self._keeper.change(lambda slots: self._changed(slots, ranges, to, led))
+            return
+        if self._busy:
+            raise SlotMapError(BUSY)
+        self._busy = True
+        try:
+            await self._empty(own)
+            await self._give_away(ranges, own, to, led)
+        finally:
+            self._busy = False
+            self._slots.note(NO_SLOTS)
+            self._slots.hold(NO_SLOTS)
+            self._pauses.retry()
+            self._blocking.redirect_slots()
+
+    def _propose(self, known: SlotMap, ranges: Sequence[SlotRange], to: str, led: int) -> None:
+        """Raise SlotMapError if the change is not possible. The text names the leader that can make it."""
+        for owner, owned in slotmap.owners_of(known, ranges).items():
+            if owner and owner != to and not (owner == self._keeper.group and led):
+                group = known.groups[owner]
+                leader = group.members[group.leader]
+                raise SlotMapError(
+                    f"{slotmap.said(owned)}: group {owner} is the owner, and only its leader can assign its slots: send"
+                    f" the command to {leader.host}:{leader.port or leader.tls_port}"
+                )
+        self._changed(known, ranges, to, led)
+
+    def _changed(self, slots: SlotMap, ranges: Sequence[SlotRange], to: str, led: int) -> SlotMap:
+        return slotmap.assign(slots, ranges, to, self._clock.now(), "TCLUSTER ASSIGN", self._keeper.group, led)
+
+    # -- search --------------------------------------------------------------------------------------------------
+    async def _empty(self, own: Sequence[SlotRange]) -> None:
+        """Raise SlotMapError if there are keys. Otherwise, calls for the slots wait when it returns."""
+        wanted = table(list(own))
+        self._slots.note(wanted)
+        ks, cursor, total, example = self._data.ks, 0, 0, b""
+        while True:
+            cursor, names = ks.index.page(cursor, AT_ONCE)
+            found = [name for name in names if wanted[slot_of(name)] and self._exists(name)]
+            total += len(found)
+            example = example or (found[0] if found else b"")
+            if not cursor:
+                break
+            await asyncio.sleep(0)
+            if ks is not self._data.ks:
+                raise SlotMapError("the data was replaced during the search for keys: try again")
+        while self._slicing.writing:  # noqa: ASYNC110 - it may write keys that its call has named before
+            await asyncio.sleep(POLL)
+        late = [name for name in self._slots.noted if self._exists(name)]
+        if total or late:
+            self._refuse(own, total or len(late), example or late[0], False)
+        if staged := self._staged(wanted):
+            self._refuse(own, len(staged), staged[0], True)
+        if len(self._slots.noted) > MOST_NOTED or ks is not self._data.ks:
+            raise SlotMapError(f"clients write to {slotmap.said(own)} all the time: stop them, and try again")
+        self._slots.hold(wanted)
+        self._slots.note(NO_SLOTS)
+
+    def _exists(self, name: bytes) -> bool:
+        ks = self._data.ks
+        return name in ks.keys and ks.expires.get(name, self._clock.now() + 1) > self._clock.now()
+
+    def _staged(self, wanted: bytes) -> list[bytes]:
+        """Return the stages with these slots, or with entries for keys in them."""
+        return [
+            name
+            for name, stage in self._data.ks.stages.by_name.items()
+            if wanted[slot_of(name)] or any(wanted[slot_of(piece.key)] for piece in stage.pieces)
+        ]
+
+    @staticmethod
+    def _refuse(own: Sequence[SlotRange], count: int, example: bytes, staged: bool) -> None:
+        shown = example[:100].decode("utf-8", "backslashreplace")
+        what, remedy = ("stage", "publish or drop them") if staged else ("key", "delete them, or assign other slots")
+        raise SlotMapError(
+            f"{slotmap.said(own)} of this group: there {'is' if count == 1 else 'are'} {count}"
+            f" {what}{'' if count == 1 else 's'}, for example {shown!r}, and only empty slots can be assigned: {remedy}"
+        )
+
+    # -- change --------------------------------------------------------------------------------------------------
+    async def _give_away(self, ranges: Sequence[SlotRange], own: Sequence[SlotRange], to: str, led: int) -> None:
+        """Change the map while calls for the slots wait."""
+        until = self._loop.time() + self._config.move_pause / 1000
+        await self._confirm(until)
+        held = table(list(own))
+        late = self._loop.call_at(until, lambda: self._give_up_waiting(held))
+        try:
+            version = await self._certain(ranges, to, led)
+            while to and self._loop.time() < until and not self._served(to, version):  # noqa: ASYNC110
+                await asyncio.sleep(POLL)
+        finally:
+            late.cancel()
+
+    async def _confirm(self, until: float) -> None:
+        """Wait until the in-sync set has acknowledged the log. Raises SlotMapError if it takes too long."""
+        while self._data.ks.log:  # the records of this turn are not in the log yet
+            self._wait_until(until)
+            await asyncio.sleep(0)
+        end = self._ticks.log_end()
+        while self._in_sync.confirmed() < end:
+            self._wait_until(until)
+            await asyncio.sleep(POLL)
+
+    def _wait_until(self, until: float) -> None:
+        if self._loop.time() > until:
+            raise SlotMapError(
+                f"the in-sync set has not acknowledged the log within move-pause ({self._config.move_pause} ms), so"
+                " nothing has changed: try again, or set move-pause to a higher value"
+            )
+
+    def _give_up_waiting(self, held: bytes) -> None:
+        self._slots.hold(held, waiting=False)
+        self._pauses.retry()
+
+    def _served(self, to: str, version: int) -> bool:
+        """Return whether the leader of a group uses a version of the map."""
+        known = self._keeper.map
+        return known is not None and to in known.groups and known.groups[to].seen >= version
+
+    async def _certain(self, ranges: Sequence[SlotRange], to: str, led: int) -> int:
+        """Change the map, and return its version. Repeat it until the outcome is known, or this member does not lead
+        any more."""
+        while True:
+            try:
+                changed = await self._keeper.change(lambda slots: self._changed(slots, ranges, to, led))
+            except (CoordinatorError, OSError) as error:
+                if self._standing.led != led:
+                    raise SlotMapError(
+                        f"this member does not lead any more, and the outcome is unknown: {error}"
+                    ) from error
+                await asyncio.sleep(RETRY)
+            else:
+                return changed.version if changed is not None else 0
