@@ -27,6 +27,7 @@
     flow      tidelog flow: check, run, and control flows
     flowhttp  HTTP requests to a process that runs flows
     flowoutput  the output of tidelog flow
+    flowtests  the results of tidelog flow test
     extras    the message for a command whose extra packages are not installed
     lazygroup  command groups whose modules are imported on first use
     modules   the argument type module:name

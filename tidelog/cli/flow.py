@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
 
-from tidelog.cli import flowoutput
+from tidelog.cli import flowoutput, flowtests
 from tidelog.cli.collector import collect_less
 from tidelog.cli.connect import connected
 from tidelog.cli.flowhttp import FlowApiClient, NoProcessError
@@ -47,6 +48,7 @@ def flow_commands() -> None:
 
     \b
       tidelog flow check flows.yaml          report all errors in a file
+      tidelog flow test flows.yaml           run the tests in a file
       tidelog flow run flows.yaml            run it until SIGTERM, or until all sources end
       tidelog flow graph flows.yaml          print the flows in Mermaid
       tidelog flow list                      list the flows of a process
@@ -114,6 +116,27 @@ def check(files: tuple[str, ...], url: str | None) -> None:
         echo(f"warning: {each}", err=True)
     result = f"no errors, {counted(len(found), 'warning')}" if found else "no errors"
     echo(f"{counted(len(document.flows), 'flow')}: {result}")
+
+
+@flow_commands.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("-k", "part", metavar="TEXT", help="Only tests whose names contain this text.")
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
+@click.option("--junit", metavar="FILE", help="Also write the results to a file, in the format of JUnit.")
+def test(files: tuple[str, ...], part: str | None, as_json: bool, junit: str | None) -> None:
+    """Run the tests in flow files, with a virtual clock. No server is contacted.
+
+    \b
+      tidelog flow test orders.yaml           the tests in this file, and in orders.test.yaml if it exists
+      tidelog flow test orders.yaml -k large  those with this text in their names
+
+    Each test feeds events to a flow, or to one of its pipelines, and compares the outputs. The flow's sources and sinks
+    are replaced by those of the test. The exit status is 1 if a test has failed, or if there are no tests.
+    """
+    variables = {"TIDELOG_URL": "redis://localhost:6379", **os.environ}  # connectors on a server are replaced
+    document = _read([*files, *flowtests.neighbors(files)], None, variables)
+    if not flowtests.run(flowtests.chosen(document.cases, part), as_json=as_json, junit=junit):
+        raise SystemExit(1)
 
 
 @flow_commands.command()
@@ -187,14 +210,14 @@ def _is_file(what: str) -> bool:
     return Path(what).exists() or ":" in what or what.endswith((".yaml", ".yml")) or "/" in what
 
 
-def _read(files: Sequence[str], url: str | None) -> FlowDocument:
+def _read(files: Sequence[str], url: str | None, variables: Mapping[str, str] | None = None) -> FlowDocument:
     """Read flows from files and modules. Errors are printed on standard error."""
     import_from_here()  # files can name functions as module:function
     modules = [each for each in files if ":" in each and not Path(each).exists()]
     found: list[Flow] = [Declaration[Flow](Flow, "shop.flows:orders").convert(each, None, None) for each in modules]
     problems: list[str] = []
     try:
-        document = read_files([each for each in files if each not in modules], server=url)
+        document = read_files([each for each in files if each not in modules], server=url, variables=variables)
     except FlowFileError as error:
         document = FlowDocument()
         problems += error.problems

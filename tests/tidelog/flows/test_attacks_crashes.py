@@ -136,7 +136,7 @@ async def test_what_was_settled_before_a_rebalance_does_not_count_after_it(monke
             return {at}
 
         async def getmany(self, **_: Any) -> dict[Any, list[Any]]:
-            return {at: [SimpleNamespace(offset=0, key=None, headers=(), value=b"1\n2\n")]}
+            return {at: [SimpleNamespace(offset=0, key=None, headers=(), timestamp=0, value=b"1\n2\n")]}
 
         async def commit(self, offsets: dict[Any, int]) -> None:
             committed.append(dict(offsets))

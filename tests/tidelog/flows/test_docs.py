@@ -17,7 +17,7 @@ from tests.tidelog import doctables
 from tidelog.cli.flow import flow_commands
 from tidelog.flows.declare import FlowOptions
 from tidelog.flows.files import read_files
-from tidelog.flows.files.document import PARTS, FileHeader
+from tidelog.flows.files.document import PARTS, SECTIONS, FileHeader
 from tidelog.flows.service import api, tap
 from tidelog.flows.service.openapi import ROUTES
 from tidelog.options.units import Duration
@@ -97,11 +97,11 @@ def of_language(name: str) -> list[list[str]]:
 
 
 def test_its_commands_show_what_it_says(folder: Path, tidelog_server: Server) -> None:
-    echo, patches, orders = of_language("sh")
+    echo, patches, orders, tests = of_language("sh")
     assert shutil.which("curl"), "this page's commands need curl"
     shell = Shell(folder, tidelog_server.url)
     try:
-        for line in echo:
+        for line in (*echo, *tests):
             shell(line)
         shell("tidelog flow run echo.yaml &")
         shell("tidelog flow status main  # shows running")
@@ -125,6 +125,18 @@ def test_its_flow_in_python(folder: Path) -> None:
         capture_output=True, text=True,
     )  # fmt: skip
     assert done.stdout == "0\n{'double': 22} 989\n", done.stderr
+
+
+def test_its_example_of_a_failed_test(folder: Path) -> None:
+    (said,) = [code.strip() for language, code in BLOCKS if not language and code.startswith("totals.yaml")]
+    text = (folder / "totals.yaml").read_text().replace("amount: 7.5", "amount: 8")
+    (folder / "totals.yaml").write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-m", "tidelog.cli", "flow", "test", "totals.yaml"], cwd=folder, timeout=LONG,
+        env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.strip().splitlines()[1:] == said.splitlines()
 
 
 def test_its_examples_of_errors(folder: Path) -> None:
@@ -153,7 +165,7 @@ def default(value: object) -> set[str]:
 @pytest.mark.parametrize(
     ("title", "kind", "more"),
     [
-        ("| key of a file |", FileHeader, {"flows", "environment"}),
+        ("| key of a file |", FileHeader, set(SECTIONS)),
         ("| key of a flow |", FlowOptions, set(PARTS)),
     ],
 )

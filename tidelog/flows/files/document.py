@@ -7,6 +7,8 @@
     environment: [SEARCH_URL]
     flows:
       orders: {connectors: ..., pipelines: ..., connect: ...}
+    tests:
+      large orders are reviewed: {input: ..., output: ...}
 
 Rule 1: Nothing runs before all files are read and valid. All errors are reported together, as ``file:line: path:
         text``.
@@ -27,17 +29,19 @@ from tidelog.flows import edges
 from tidelog.flows.api.errors import FlowFileError
 from tidelog.flows.declare import FlowOptions, Op, connector_spec, finish, operator_spec, pipeline_spec
 from tidelog.flows.files import environment, restrictions, yamltext
+from tidelog.flows.files.testcases import FlowCase, read_cases
 from tidelog.flows.serveraccess import access
 from tidelog.flows.spec import ConnectorSpec, Edge, FlowSpec, OperatorSpec, PipelineSpec
 from tidelog.options.structs import Problems, Struct, read, without_marks
 from tidelog.options.units import excerpt
 
+SECTIONS: Final = ("environment", "flows", "tests")  # keys of a file that are not in its header
 PARTS: Final = ("connectors", "pipelines", "connect")  # keys of a flow that are not options
 MOST: Final = 500  # maximum number of connectors, pipelines, operators and chains of a flow
 
 
 class FileHeader(Struct):
-    """The keys of a file besides ``flows`` and ``environment``."""
+    """The keys of a file besides SECTIONS."""
 
     name: str | None = None  # name of the process, under which its desired state is stored
     server: str | None = None  # URL of the tidelog server
@@ -48,11 +52,12 @@ class FileHeader(Struct):
 
 @dataclass
 class FlowDocument:
-    """The contents of files. ``given``: each flow as it was written, with ``${NAME}`` replaced."""
+    """The contents of files. ``given``: each flow as it was written, with ``${NAME}`` replaced. ``cases``: tests."""
 
     head: FileHeader = field(default_factory=FileHeader)
     flows: dict[str, FlowSpec] = field(default_factory=dict)
     given: dict[str, dict[str, Any]] = field(default_factory=dict)
+    cases: list[FlowCase] = field(default_factory=list)
 
 
 def read_files(
@@ -100,26 +105,39 @@ def _read(
     if default is not None and (wrong := no_server(default)):
         _say_of_server(wrong, [each for _, one, each in parsed if not server and "server" in one.value], found)
     for name, one, problems in parsed:
-        flows = one.value.get("flows", {})
-        if not isinstance(flows, dict):
-            problems.add("flows", "a mapping from names to flows is expected")
-            continue
-        for each, given in flows.items():
-            path = f"flows.{each}"
-            if (home := homes.setdefault(path, f"{name}:{one.line(path)}")) != f"{name}:{one.line(path)}":
-                problems.add(path, f"there is already a flow {each!r}: {home}")
-                continue
-            _aliased(one, given, path)
-            spec = read_flow(each, given, path, default, problems)
-            if spec is not None:
-                document.flows[each] = spec
-                document.given[each] = without_marks(given)
+        _flows(document, one, name, default, homes, problems)
+    for name, one, problems in parsed:
+        if "tests" in one.value:
+            flows = one.value.get("flows")
+            own = [str(each) for each in flows] if isinstance(flows, dict) else []
+            document.cases += read_cases(one.value["tests"], document.flows, own, name, one.line, problems)
     for name, one, problems in parsed:
         lines = sorted((one.line(path), path, what) for path, what in problems.found)
         found += [f"{name}:{line}: {path}: {what}" if path else f"{name}:{line}: {what}" for line, path, what in lines]
     if found:
         raise FlowFileError(list(dict.fromkeys(found)))
     return document
+
+
+def _flows(
+    document: FlowDocument, one: yamltext.ParsedText, file: str, server: str | None, homes: dict[str, str],
+    problems: Problems,
+) -> None:  # fmt: skip
+    """Read the flows of a file."""
+    flows = one.value.get("flows", {})
+    if not isinstance(flows, dict):
+        problems.add("flows", "a mapping from names to flows is expected")
+        return
+    for each, given in flows.items():
+        path = f"flows.{each}"
+        if (home := homes.setdefault(path, f"{file}:{one.line(path)}")) != f"{file}:{one.line(path)}":
+            problems.add(path, f"there is already a flow {each!r}: {home}")
+            continue
+        _aliased(one, given, path)
+        spec = read_flow(each, given, path, server, problems)
+        if spec is not None:
+            document.flows[each] = spec
+            document.given[each] = without_marks(given)
 
 
 def _say_of_server(wrong: str, homes: list[Problems], found: list[str]) -> None:
@@ -147,9 +165,9 @@ def _filled(value: dict[str, Any], variables: Mapping[str, str], problems: Probl
 
 
 def _head(head: FileHeader, value: dict[str, Any], file: str, homes: dict[str, str], problems: Problems) -> None:
-    known = [*(each.name for each in msgspec.structs.fields(FileHeader)), "environment", "flows"]
+    known = [*(each.name for each in msgspec.structs.fields(FileHeader)), *SECTIONS]
     for name, given in value.items():
-        if name in ("environment", "flows"):
+        if name in SECTIONS:
             continue
         if name not in known:
             problems.unknown(name, f"unknown key {name!r}", name, known)

@@ -1,6 +1,8 @@
 """Test utilities for flows, used by tidelog's own tests and by those of users.
 
     flowtest         ``PipelineTest``, ``FlowTest``: tests of a pipeline and of a whole flow
+    casetests        the tests in flow files
+    differences      differences between expected and actual values
     connectorchecks  ``check_source``, ``check_sink``: the conformance of connectors
     transformchecks  ``check_codec``, ``check_operator``: the conformance of codecs and operators
     virtualloop      an event loop with a virtual clock and a seed

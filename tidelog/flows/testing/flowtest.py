@@ -33,7 +33,7 @@ from tidelog.flows.api.tokens import OK, REJECT, STATUSES, Token
 from tidelog.flows.declare import Flow, Op, operator_spec
 from tidelog.flows.runtime.runningflow import DrainReport, RunningFlow
 from tidelog.flows.spec import ConnectorSpec, FlowSpec
-from tidelog.flows.testing.virtualloop import VirtualLoop
+from tidelog.flows.testing.virtualloop import BEGIN_NS, VirtualLoop
 from tidelog.options.structs import Problems
 
 T = TypeVar("T")
@@ -95,13 +95,15 @@ class _Replacement(Source, Sink):
 class FlowTest:
     """A flow under test. Its connectors are replaced by sources that the test feeds and sinks that it reads.
 
-    seed: for all random decisions. ``settled``: (status, ID) of the settled events, in the order of their settlement.
+    seed: for all random decisions. begin_ns: the wall clock at the beginning, in ns since 1970.
+
+    ``settled``: (status, ID) of the settled events, in the order of their settlement.
     IDs are numbers from 0, unless the fed Events have IDs. ``loop``: the clock and the random numbers.
     """
 
-    def __init__(self, flow: Flow | FlowSpec, *, seed: int = 0) -> None:
+    def __init__(self, flow: Flow | FlowSpec, *, seed: int = 0, begin_ns: int = BEGIN_NS) -> None:
         self.spec = tested_spec(flow)
-        self.loop = VirtualLoop(seed)
+        self.loop = VirtualLoop(seed, begin_ns)
         self._number = 0
         self._closed = False
         context = FlowContext(

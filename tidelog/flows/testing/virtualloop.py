@@ -35,15 +35,19 @@ class LivelockError(AssertionError):
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """The event loop. ``random`` is seeded too, for the random decisions of a simulation."""
+    """The event loop. ``random`` is seeded too, for the random decisions of a simulation.
+
+    ``begin_ns``: the wall clock at the beginning, in ns since 1970.
+    """
 
     _ready: Any  # a deque of handles
     _scheduled: list[TimerHandle]  # a heap
     _stopping: bool
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, begin_ns: int = BEGIN_NS) -> None:
         super().__init__()
         self.seed = seed
+        self._begin_ns = begin_ns
         self.random = random.Random(seed)
         self.steps = 0  # callbacks that ran
         self._now = 0.0  # s
@@ -55,7 +59,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def now_ns(self) -> int:
         """Return the wall clock: ns since 1970."""
-        return BEGIN_NS + round(self._now * 1e9)
+        return self._begin_ns + round(self._now * 1e9)
 
     def run_for(self, seconds: float = 0.0) -> None:
         """Run everything that is ready or due within ``seconds``, then set the clock to the end of that time."""
