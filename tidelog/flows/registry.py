@@ -51,6 +51,7 @@ OPERATORS: Final[dict[str, str]] = {
     "route": "tidelog.flows.operators.route:RouteOperator",
     "select": "tidelog.flows.operators.select:SelectOperator",
     "map": "tidelog.flows.operators.map:MapOperator",
+    "enrich": "tidelog.flows.operators.enrich:EnrichOperator",
     "python": "tidelog.flows.operators.python:PythonOperator",
     "split": "tidelog.flows.operators.split:SplitOperator",
     "unbatch": "tidelog.flows.operators.split:UnbatchOperator",

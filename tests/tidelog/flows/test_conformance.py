@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -28,8 +29,10 @@ VALUES: dict[str, list[Any]] = {  # by codec, as it is given in a flow
     "syslog": [SYSLOG, {**SYSLOG, "msg": None, "structured_data": None}],
 }  # fmt: skip
 EVENTS: list[Any] = [{"n": number, "key": f"k{number % 2}", "list": [1, 2]} for number in range(7)]
+RATES = Path(__file__).parents[3] / "examples" / "flows" / "rates.json"
 OPERATORS: dict[str, Op] = {
     "route": op("route", cases=[{"where": "n > `2`", "port": "a"}, {"where": "key", "port": "b"}], all=True),
+    "enrich": op("enrich", file=str(RATES), key="key", set={"rate": "@"}),
     "map": op("map", set={"m": "n * 2"}, meta={"m": "$meta.m"}),
     "passthrough": op("passthrough"), "where": op("where", "n > `2`"), "select": op("select", "key"),
     "python": op("python", call=lambda value: value), "split": op("split", "list"), "unbatch": op("unbatch"),

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from tidelog.transport.access import Access
 
-OPERATORS: Final = {"python": "run local code"}
+OPERATORS: Final = {"enrich": "read local files", "python": "run local code"}
 CONNECTORS: Final = {
     "file": "access local files",
     "stdio": "use the standard input and output of this process",

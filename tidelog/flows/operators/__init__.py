@@ -7,6 +7,7 @@
     counter         ``counter``: counts events
     delay           ``delay``: passes events on later
     groupby         ``group_by``: aggregates the items of a batch
+    enrich          ``enrich``: data from a file
     history         ``history``: records the path of an event
     map             ``map``: computes fields of the value and of the metadata
     python          ``python``: calls a Python function
@@ -30,10 +31,12 @@
     aggregatekinds  the kinds of aggregates: sums, percentiles, and so on
     copies          copies of events in flight, which can be sent again
     executors       the threads and processes in which functions run
+    fieldpaths      fields of values, by path
     hops            hop tokens: the batches of an operator that are in flight
     jmescompiler    compiles expressions (``flows.expressions``) to closures
     keytext         the result of a JMESPath expression as text
     openwindows     open windows: what all kinds have in common; windows by time and by count
+    lookuptable     the table of ``enrich``: the rows of a file by key
     serverrequests  requests to the tidelog server, repeated until it replies
     sessionwindows  session windows
     slices          long computations in steps

@@ -1,8 +1,7 @@
 """``map``: computes fields of the value and of the metadata.
 
 Rule 1: An event that fails is unchanged: on ``err``, it has its original value and metadata.
-Rule 2: Each change is made to a copy of the objects on the path to the field. An expression can therefore use the whole
-        value (``@``) for a field, and no object becomes part of itself.
+Rule 2: Changes are made to copies (``fieldpaths``).
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ import msgspec
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.operator import Operator
 from tidelog.flows.expressions.calls import Run
-from tidelog.flows.expressions.declare import ExpressionError, described
-from tidelog.flows.expressions.grammar import path
 from tidelog.flows.expressions.nodes import Cell
+from tidelog.flows.operators.fieldpaths import field_path, with_field, without_field
 from tidelog.flows.operators.jmescompiler import expression
 from tidelog.options.structs import Struct
 
@@ -53,8 +51,10 @@ class MapOperator(Operator):
         self._time: Cell = [None]
         self._scope = {"$meta": self._meta, "$id": self._id, "$time": self._time}
         self._value = None if options.value is None else self._compiled(options.value, "value")
-        self._set = [(_path(name, "set"), self._compiled(text, f"set.{name}")) for name, text in options.set.items()]
-        self._remove = [_path(name, "remove") for name in options.remove]
+        self._set = [
+            (field_path(name, "set"), self._compiled(text, f"set.{name}")) for name, text in options.set.items()
+        ]
+        self._remove = [field_path(name, "remove") for name in options.remove]
         self._new_meta = [(name, self._compiled(text, f"meta.{name}")) for name, text in options.meta.items()]
 
     def _compiled(self, text: str, what: str) -> Run:
@@ -75,9 +75,9 @@ class MapOperator(Operator):
     def _mapped(self, event: Event) -> tuple[Any, dict[str, Any]]:
         value = event.value if self._value is None else self._value(event.value)
         for names, run in self._set:
-            value = _with(value, names, run(value))
+            value = with_field(value, names, run(value))
         for names in self._remove:
-            value = _without(value, names)
+            value = without_field(value, names)
         meta = event.meta
         if self._new_meta:
             meta = meta.copy()
@@ -88,38 +88,3 @@ class MapOperator(Operator):
                 else:
                     meta[name] = found
         return value, meta
-
-
-def _path(name: str, option: str) -> list[str]:
-    try:
-        return path(name)
-    except ValueError as error:
-        raise ValueError(f"{option}: {error}") from None
-
-
-def _with(value: Any, names: list[str], found: Any, depth: int = 0) -> dict[str, Any]:
-    """Return a copy of an object with another value of a field. Missing objects on its path are created."""
-    if isinstance(value, dict):
-        changed = value.copy()
-    elif value is None and depth:
-        changed = {}
-    else:
-        where = f"the field {'.'.join(names[:depth])}" if depth else "the value"
-        raise ExpressionError(f"{where} is {described(value)}: an object is needed for the field {'.'.join(names)}")
-    name = names[depth]
-    last = depth == len(names) - 1
-    changed[name] = found if last else _with(changed.get(name), names, found, depth + 1)
-    return changed
-
-
-def _without(value: Any, names: list[str], depth: int = 0) -> Any:
-    """Return a copy of an object without a field. A value without the field is returned itself."""
-    name = names[depth]
-    if not isinstance(value, dict) or name not in value:
-        return value
-    changed = value.copy()
-    if depth == len(names) - 1:
-        del changed[name]
-    else:
-        changed[name] = _without(value[name], names, depth + 1)
-    return changed

@@ -1,0 +1,138 @@
+"""The table of ``enrich``: the rows of a file by key.
+
+    CSV          the first line has the names of the fields; all values are strings
+    JSON         a list of objects, or an object whose fields are the keys
+    JSON lines   an object per line
+
+Rule 1: A table is complete: ``load`` raises ValueError for anything that is not valid, and then changes nothing.
+Rule 2: A file that is written in place is read when it has been the same for one interval. One that was replaced is
+        complete, so it is read immediately.
+Rule 3: ``load`` runs in a thread. It decodes one row at a time, so that the event loop runs in between.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from tidelog.options.units import excerpt
+
+FileFormat: TypeAlias = Literal["csv", "json", "jsonl"]
+Table: TypeAlias = dict[str, Any]  # rows by key
+
+_SUFFIXES: Final[dict[str, FileFormat]] = {
+    ".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl",
+}  # fmt: skip
+_BOM: Final = b"\xef\xbb\xbf"
+
+
+class FileState(NamedTuple):
+    """What differs between two versions of a file."""
+
+    inode: tuple[int, int]
+    modified: int  # ns since 1970
+    size: int  # bytes
+
+    @classmethod
+    def of(cls, path: str) -> FileState:
+        """Return the state of a file. Raises OSError."""
+        found = os.stat(path)
+        return cls((found.st_dev, found.st_ino), found.st_mtime_ns, found.st_size)
+
+
+def file_format(path: str) -> FileFormat:
+    """Return the format for the suffix of a path. Raises ValueError if it is not known."""
+    found = _SUFFIXES.get(Path(path).suffix.lower())
+    if found is None:
+        raise ValueError(f"the format of {path!r} is not known: set format to csv, json, or jsonl")
+    return found
+
+
+def key_of(value: Any) -> str | None:
+    """Return a key as text: a number equals its text. None: there is no key. Raises ValueError for other types."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"the key is {excerpt(value)}: it must be a string or a number")
+    return str(int(value)) if value == value // 1 else str(value)
+
+
+def load(path: str, kind: FileFormat, by: str | None, delimiter: str, most: int) -> tuple[FileState, Table]:
+    """Read a file. Raises OSError, or ValueError if it is too large, not valid, or was changed meanwhile."""
+    before = FileState.of(path)
+    if before.size > most:
+        raise ValueError(f"the file has {before.size:,} bytes: max_bytes is {most:,}")
+    with open(path, "rb") as file:
+        data = file.read(most + 1).removeprefix(_BOM)
+    if FileState.of(path) != before:
+        raise ValueError("the file was changed while it was read")
+    table: Table = {}
+    for number, (key, row) in enumerate(_rows(data, kind, by, delimiter), 1):
+        text = key_of(key)
+        if text is None:
+            raise ValueError(f"row {number} has no {by}")
+        if text in table:
+            raise ValueError(f"row {number}: there is another row with the key {excerpt(text)}")
+        table[text] = row
+    return before, table
+
+
+def _rows(data: bytes, kind: FileFormat, by: str | None, delimiter: str) -> Iterator[tuple[Any, Any]]:
+    """Yield the keys and rows."""
+    if kind == "csv":
+        yield from _csv(data, by, delimiter)
+        return
+    try:
+        if kind == "jsonl":
+            for line in data.splitlines():
+                if line.strip():
+                    yield _keyed(msgspec.json.decode(line), by)
+            return
+        whole = msgspec.json.decode(data, type=list[msgspec.Raw] | dict[str, msgspec.Raw])
+        if isinstance(whole, dict):
+            if by is not None:
+                raise ValueError("the file is an object, so its fields are the keys: omit by")
+            for name, raw in whole.items():
+                yield name, msgspec.json.decode(raw)
+        else:
+            for raw in whole:
+                yield _keyed(msgspec.json.decode(raw), by)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"not valid: {error}") from None
+
+
+def _keyed(row: Any, by: str | None) -> tuple[Any, Any]:
+    if by is None:
+        raise ValueError("the file is a list of rows: set by to the name of the field that is their key")
+    if not isinstance(row, dict):
+        raise ValueError(f"a row is {excerpt(row)}: it must be an object")
+    return row.get(by), row
+
+
+def _csv(data: bytes, by: str | None, delimiter: str) -> Iterator[tuple[Any, Any]]:
+    try:
+        rows = csv.reader(io.StringIO(data.decode(), newline=""), delimiter=delimiter, strict=True)
+        names = next(rows, None)
+        if not names:
+            raise ValueError("the file has no header")
+        if by not in names:
+            raise ValueError(f"there is no column {by!r}: the columns are {', '.join(names)}")
+        at = names.index(by)
+        for row in rows:
+            if not row:
+                continue
+            if len(row) != len(names):
+                raise ValueError(f"line {rows.line_num} has {len(row)} fields for {len(names)} columns")
+            yield row[at], dict(zip(names, row, strict=True))
+    except csv.Error as error:
+        raise ValueError(f"not CSV: {error}") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8: {error.reason} at byte {error.start}") from None
