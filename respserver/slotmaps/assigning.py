@@ -11,6 +11,7 @@ Rule 1: calls wait for at most move-pause. If the change has not been sent by th
 is unknown then, calls for the slots get CLUSTERDOWN until it is known.
 Rule 2: the new owner must have seen the map first. Otherwise it would send the clients back, and they would alternate
 until they give up. If it does not write so within move-pause, the calls are released.
+Rule 3: a call that was planned by an older version of the map gives away no slots that the group has received since.
 """
 
 from __future__ import annotations
@@ -27,11 +28,12 @@ from respserver.clients.pauses import Pauses
 from respserver.execution.blocking import Blocking
 from respserver.execution.slices import Slicing
 from respserver.group.membership import GroupMembership
-from respserver.runtime.ownership import MOST_NOTED, table
+from respserver.runtime.ownership import MOST_NOTED, table, without
 from respserver.runtime.parts import RuntimeParts, ServerPart
 from respserver.slotmaps.keeper import MapKeeper
 
 AT_ONCE: Final = 1000  # names that are searched before other clients have their turn: 0.3 ms
+TURN: Final = 0.0  # seconds between two of these parts; longer in simulations, which have few keys
 POLL: Final = 0.001  # seconds
 RETRY: Final = 0.02  # seconds
 BUSY: Final = "other slots of this group are being assigned: try again"
@@ -65,9 +67,9 @@ class SlotAssignment(ServerPart):
         if to == self._keeper.group:
             own = []
         led = self._standing.led if self._slots.leads else 0
-        self._propose(known, ranges, to, led)
+        self._propose(known, ranges, to, own, led)
         if not own:
-            await self._keeper.change(lambda slots: self._changed(slots, ranges, to, led))
+            await self._keeper.change(lambda slots: self._changed(slots, ranges, to, own, led))
             return
         if self._busy:
             raise SlotMapError(BUSY)
@@ -82,7 +84,9 @@ class SlotAssignment(ServerPart):
             self._pauses.retry()
             self._blocking.redirect_slots()
 
-    def _propose(self, known: SlotMap, ranges: Sequence[SlotRange], to: str, led: int) -> None:
+    def _propose(
+        self, known: SlotMap, ranges: Sequence[SlotRange], to: str, own: Sequence[SlotRange], led: int
+    ) -> None:  # fmt: skip
         """Raise SlotMapError if the change is not possible. The text names the leader that can make it."""
         for owner, owned in slotmap.owners_of(known, ranges).items():
             if owner and owner != to and not (owner == self._keeper.group and led):
@@ -92,10 +96,20 @@ class SlotAssignment(ServerPart):
                     f"{slotmap.said(owned)}: group {owner} is the owner, and only its leader can assign its slots: send"
                     f" the command to {leader.host}:{leader.port or leader.tls_port}"
                 )
-        self._changed(known, ranges, to, led)
+        self._changed(known, ranges, to, own, led)
 
-    def _changed(self, slots: SlotMap, ranges: Sequence[SlotRange], to: str, led: int) -> SlotMap:
-        return slotmap.assign(slots, ranges, to, self._clock.now(), "TCLUSTER ASSIGN", self._keeper.group, led)
+    def _changed(
+        self, slots: SlotMap, ranges: Sequence[SlotRange], to: str, own: Sequence[SlotRange], led: int
+    ) -> SlotMap:  # fmt: skip
+        """Return the changed map. Raises SlotMapError if other slots than ``own``, in which there are no keys, would
+        leave this group (Rule 3)."""
+        group = self._keeper.group
+        leaving = slotmap.owners_of(slots, ranges).get(group, []) if to != group else []
+        if without(table(leaving), table(list(own))) != NO_SLOTS:
+            raise SlotMapError(
+                f"the map has changed: now {slotmap.said(leaving)} {slotmap.belong(leaving)} to this group: try again"
+            )
+        return slotmap.assign(slots, ranges, to, self._clock.now(), "TCLUSTER ASSIGN", group, led)
 
     # -- search --------------------------------------------------------------------------------------------------
     async def _empty(self, own: Sequence[SlotRange]) -> None:
@@ -110,7 +124,7 @@ class SlotAssignment(ServerPart):
             example = example or (found[0] if found else b"")
             if not cursor:
                 break
-            await asyncio.sleep(0)
+            await asyncio.sleep(TURN)
             if ks is not self._data.ks:
                 raise SlotMapError("the data was replaced during the search for keys: try again")
         while self._slicing.writing:  # noqa: ASYNC110 - it may write keys that its call has named before
@@ -154,7 +168,7 @@ class SlotAssignment(ServerPart):
         held = table(list(own))
         late = self._loop.call_at(until, lambda: self._give_up_waiting(held))
         try:
-            version = await self._certain(ranges, to, led)
+            version = await self._certain(ranges, to, own, led)
             while to and self._loop.time() < until and not self._served(to, version):  # noqa: ASYNC110
                 await asyncio.sleep(POLL)
         finally:
@@ -186,12 +200,14 @@ class SlotAssignment(ServerPart):
         known = self._keeper.map
         return known is not None and to in known.groups and known.groups[to].seen >= version
 
-    async def _certain(self, ranges: Sequence[SlotRange], to: str, led: int) -> int:
+    async def _certain(
+        self, ranges: Sequence[SlotRange], to: str, own: Sequence[SlotRange], led: int
+    ) -> int:  # fmt: skip
         """Change the map, and return its version. Repeat it until the outcome is known, or this member does not lead
         any more."""
         while True:
             try:
-                changed = await self._keeper.change(lambda slots: self._changed(slots, ranges, to, led))
+                changed = await self._keeper.change(lambda slots: self._changed(slots, ranges, to, own, led))
             except (CoordinatorError, OSError) as error:
                 if self._standing.led != led:
                     raise SlotMapError(

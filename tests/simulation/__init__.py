@@ -21,6 +21,11 @@
     replymutations   those of acknowledgements, replies, the in-sync set, the lease
     rejoinmutations  those of elections, handovers, rejoining
     delaymutations   those of delayed entries, with and without a group
+    slots            a cluster: several groups share slots, which clients assign to other groups
+    slotmembers      their members
+    slotclients      the clients, which follow MOVED
+    slotchecks       what must be true of slots and of the map at any time
+    slotmutations    the rules of slots that are broken on purpose
 
 One seed gives the same run on any machine: order of callbacks, times, faults, replication IDs. Replaced are only the
 event loop, the sockets and, by name, the sources of time, threads and random numbers. So it needs interpreted code.

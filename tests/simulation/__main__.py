@@ -1,32 +1,37 @@
 """Run a seed: ``python -m tests.simulation SEED [KIND]``. ``--shrink``: also look for a smaller case that fails.
 
-KIND ``group`` is a server group, for which there is no ``--shrink``.
+KIND ``group`` is a server group, ``cluster`` are several of them that share slots. For both, there is no ``--shrink``.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
-from tests.simulation import groups
+from tests.simulation import groups, slots
 from tests.simulation.cases import KINDS, case, fails, run, shrunk
 from tests.simulation.world import SimulationError
 
-GROUP = "group"
+# what runs a seed
+OTHERS: dict[str, Callable[[int], object]] = {
+    "group": lambda seed: groups.run(groups.case(seed)),
+    "cluster": lambda seed: slots.run(slots.case(seed)),
+}
 
 
 def main(words: list[str]) -> int:
     shrink = "--shrink" in words
     words = [word for word in words if word != "--shrink"]
-    kinds = (*KINDS, GROUP)
+    kinds = (*KINDS, *OTHERS)
     if not 1 <= len(words) <= 2 or not words[0].isdigit() or (len(words) == 2 and words[1] not in kinds):
         print(f"{__doc__}\nKIND: {', '.join(kinds)}", file=sys.stderr)
         return 2
-    seed, is_group = int(words[0]), words[1:] == [GROUP]
+    seed, other = int(words[0]), OTHERS.get(words[-1])
     try:
-        print(groups.run(groups.case(seed)) if is_group else run(case(seed, *words[1:])))
+        print(other(seed) if other is not None else run(case(seed, *words[1:])))
     except SimulationError as error:
         print(error)
-        if shrink and not is_group:
+        if shrink and other is None:
             smaller = shrunk(case(seed, *words[1:]))
             print(f"\nA smaller case:\n{smaller}\n{fails(smaller)}")
         return 1

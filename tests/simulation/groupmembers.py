@@ -108,7 +108,7 @@ class SimCoordinator:
 
     async def swap(self, key: str, value: bytes | None, version: int, lease: Lease | None = None) -> int | None:
         return await self._call(
-            lambda: self._store.swap_for(self._member.name, key, value, version, lease), key == STATE
+            lambda: self._store.swap_for(self._member.name, key, value, version, lease), key in self._member.counted
         )
 
     async def grant(self, ms: int) -> Lease:
@@ -207,6 +207,7 @@ class GroupMember(Member):
     slow_requests = False  # requests to it arrive late
     lost_replies = 0  # so many of its next replies are lost
     lost_swap = 0  # the reply to so many changes of the state from now is lost, and it is cut off then
+    counted: tuple[str, ...] = (STATE,)  # the keys of these changes
     stopped = False  # SIGSTOP
     stuck = False  # its event loop is stuck
     stuck_since = 0.0  # by the virtual clock

@@ -17,6 +17,7 @@ from tests.simulation.groupmembers import SimStore
 from tests.simulation.groupmutations import GROUP_MUTATIONS
 from tests.simulation.groups import GroupCase, case, run
 from tests.simulation.mutations import MUTATIONS, broken
+from tests.simulation.slotmutations import SLOT_MUTATIONS
 from tests.simulation.test_seeds import MINUTES
 from tests.simulation.world import SimulationError
 
@@ -94,6 +95,7 @@ def test_many_seeds() -> None:
 def test_the_guide_lists_all_broken_rules() -> None:
     rows = re.findall(r"^\| ([^|]+) \| [^|]+ \| (\d+) \| ([^|]+) \|$", GUIDE.read_text(), re.MULTILINE)
     listed = {name: (each.case.seed, each.report) for name, each in GROUP_MUTATIONS.items()}
+    listed |= {name: (each.case.seed, each.report) for name, each in SLOT_MUTATIONS.items()}
     listed |= {name: (each.seed, each.case.kind) for name, each in MUTATIONS.items()}
     assert {name: (int(seed), rest) for name, seed, rest in rows} == listed
 

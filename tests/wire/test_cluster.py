@@ -17,7 +17,18 @@ from hypothesis import strategies as st
 from commands.declare import TABLE, all_commands, lookup
 from commands.refusals import REFUSED
 from commands.session import Session
-from commands.slots import IN_C, interpreted_one_slot, interpreted_slot, one_slot, slot_of
+from commands.slots import (
+    IN_C,
+    SLOTS,
+    interpreted_one_slot,
+    interpreted_served_calls,
+    interpreted_slot,
+    interpreted_unserved,
+    one_slot,
+    served_calls,
+    slot_of,
+    unserved,
+)
 from resp.errors import CommandError
 from respserver.execution.redirects import in_slices, may_run, slot_of_call
 from respserver.runtime.ownership import SlotOwnership
@@ -386,6 +397,27 @@ def test_common_slots(keys: list[bytes], same: bool) -> None:
     spaced = [b"MSET", *[word for key in keys for word in (key, b"other")]]
     assert one_slot(spaced, 1, 2) == expected
     assert same == (len({slot_of(key) for key in keys}) == 1)
+
+
+@given(
+    st.lists(st.binary(max_size=4) | st.sampled_from([b"{a}1", b"{a}2"]), max_size=6), st.integers(0, 3),
+    st.integers(0, 2), st.sets(st.integers(0, 16383), max_size=3), st.booleans(),
+)  # fmt: skip
+def test_served_slots_in_c_and_in_python(
+    words: list[bytes], first: int, step: int, others: set[int], most: bool
+) -> None:
+    exceptions = {*others, slot_of(b"{a}1"), *map(slot_of, words[:2])}
+    served = bytes((slot in exceptions) != most for slot in range(SLOTS))
+    keys = words[first::step] if step else words[first : first + 1]
+    assert unserved(served, words, first, step) == interpreted_unserved(served, keys)
+    assert interpreted_unserved(served, keys) == next((slot_of(key) for key in keys if not served[slot_of(key)]), -1)
+    calls = [[b"GET", word] for word in words] + [[b"PING"]]
+    count = served_calls(served, calls, first, 9, 1)
+    assert count == interpreted_served_calls(served, calls, first, 9, 1)
+    if first <= len(words):
+        assert count == first + next(
+            (at for at, word in enumerate(words[first:]) if not served[slot_of(word)]), len(words) - first
+        )
 
 
 @pytest.mark.parametrize(
