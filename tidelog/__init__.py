@@ -43,7 +43,7 @@ from tidelog.client.entries import (
     StreamPolicy,
 )
 from tidelog.transport.access import Access
-from tidelog.transport.errors import ConflictError, NoGroupError, NoStageError, StaleEpochError
+from tidelog.transport.errors import ConflictError, CrossGroupError, NoGroupError, NoStageError, StaleEpochError
 
 __version__ = "0.1.0"
 
@@ -69,6 +69,7 @@ __all__ = [
     "NoStageError",
     "StaleEpochError",
     "ConflictError",
+    "CrossGroupError",
     "calls",
     "__version__",
 ]

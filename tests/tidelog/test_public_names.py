@@ -21,12 +21,13 @@ ROOT = Path(__file__).parents[2]
 #: By module: what README.md, docs/ and docstrings name.
 NAMES = {
     "tidelog": [
-        "Access", "AsyncClient", "Batch", "Client", "ConflictError", "Delayed", "DelayedPage", "Entry", "GroupInfo",
-        "Info", "MISSING", "Missing", "NoGroupError", "NoStageError", "Pending", "PendingSummary", "Published", "Span",
-        "StaleEpochError", "StreamId", "StreamPolicy", "__version__", "calls",
+        "Access", "AsyncClient", "Batch", "Client", "ConflictError", "CrossGroupError", "Delayed", "DelayedPage",
+        "Entry", "GroupInfo", "Info", "MISSING", "Missing", "NoGroupError", "NoStageError", "Pending", "PendingSummary",
+        "Published", "Span", "StaleEpochError", "StreamId", "StreamPolicy", "__version__", "calls",
     ],
     "tidelog.client": [
-        "Access", "Client", "ConflictError", "DEFAULT_URL", "NoGroupError", "NoStageError", "PAGE", "StaleEpochError",
+        "Access", "Client", "ConflictError", "CrossGroupError", "DEFAULT_URL", "NoGroupError", "NoStageError", "PAGE",
+        "StaleEpochError",
     ],
     "tidelog.spark": ["native", "register"],
     "tidelog.workers": [

@@ -6,6 +6,9 @@
     tracecontext  the fields ``traceparent`` and ``tracestate`` of entries
     packedrows    TMAPPEND and TSTAGE for rows that the caller has already packed
     strings       calls for the strings with which programs coordinate: leases, claims, documents
+    clusterlink   whether the servers are a cluster of several groups
+    routedredis   ``client.redis``, which routes commands in such a cluster
+    asyncroutedredis  the same for asyncio
     client        ``Client``, over redis-py
     asyncclient   ``AsyncClient``, for asyncio
     steps         operations as generators of calls, so that they exist once for threads and for asyncio
@@ -17,8 +20,9 @@ The classes of error replies, such as ``NoGroupError``, are in ``tidelog.transpo
 
 from tidelog.client.client import PAGE, Client
 from tidelog.transport.access import DEFAULT_URL, Access
-from tidelog.transport.errors import ConflictError, NoGroupError, NoStageError, StaleEpochError
+from tidelog.transport.errors import ConflictError, CrossGroupError, NoGroupError, NoStageError, StaleEpochError
 
 __all__ = [
     "Access", "Client", "DEFAULT_URL", "PAGE", "NoGroupError", "NoStageError", "StaleEpochError", "ConflictError",
+    "CrossGroupError",
 ]  # fmt: skip

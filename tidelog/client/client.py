@@ -10,67 +10,96 @@ differ from redis-py on purpose:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-import hiredis
 import redis
 
 from tidelog.client.calls import IdLike
+from tidelog.client.clusterlink import MOVES, ClusterLink, address_of, is_move
 from tidelog.client.commands import Commands
 from tidelog.client.entries import Entry
+from tidelog.client.routedredis import RoutedRedis
 from tidelog.transport.access import DEFAULT_URL, Access
 from tidelog.transport.call import Call, Name, is_sent, read_all, read_one
+from tidelog.transport.clusterpools import ClusterPools, answered
 from tidelog.transport.errors import translated
-from tidelog.transport.pools import pool_options
+from tidelog.transport.pools import LeaderMovedError, pool_options
+from tidelog.transport.rawcalls import LOST, packed, read_reply
+from tidelog.transport.routing import is_redirection
+from tidelog.transport.slots import MemberAddress
 
 PAGE = 1000  # entries per command when a range is read in pages
 
 T = TypeVar("T")
 
 
-def packed(connection: Any, args: tuple[Any, ...], options: dict[str, Any]) -> bytes:
-    """Return a queued command in RESP. Raises redis.DataError for an argument whose type can't be sent."""
-    ready: bytes | None = options["packed"]
-    if ready is None:
-        try:
-            ready = hiredis.pack_command(args)
-        except TypeError:
-            ready = b"".join(connection.pack_command(*args))  # its error names the argument
-    return ready
-
-
-def _reply(_: Any, connection: Any, command_name: str | bytes, **options: Any) -> Any:  # noqa: ARG001
-    """Replace redis-py's parse_response: no callbacks, and bytes are not decoded."""
-    block: int | None = options["block"]
-    if block is None:
-        return connection.read_response(disable_decoding=True)
-    patience: float | None = connection.socket_timeout
-    timeout = None if block == 0 or patience is None else patience + block / 1000
-    return connection.read_response(disable_decoding=True, timeout=timeout)
-
-
 class _Raw(redis.Redis):
     """Sends one command at a time."""
 
-    parse_response = _reply
+    parse_response = read_reply
 
 
 class _Pipeline(redis.client.Pipeline):
     """Sends several commands at once, without redis-py's handling of commands that are never sent this way."""
 
-    parse_response = _reply
+    moved: MemberAddress | None = None  # the server, if it redirected one of the commands
+    parse_response = read_reply
 
     def _execute_pipeline(self, connection: Any, commands: Any, raise_on_error: bool) -> list[Any]:  # noqa: ARG002
         connection.send_packed_command([packed(connection, *command) for command in commands])
         replies: list[Any] = []
-        for args, options in commands:
-            try:
-                replies.append(self.parse_response(connection, args[0], **options))
-            except redis.ResponseError as error:
-                replies.append(error)
+        to_leader = False
+        connection.in_pipeline = True
+        try:
+            for args, options in commands:
+                try:
+                    replies.append(self.parse_response(connection, args[0], **options))
+                except MOVES as error:
+                    replies.append(error)
+                    self.moved, to_leader = address_of(connection), isinstance(error, LeaderMovedError)
+                except redis.ResponseError as error:
+                    replies.append(error)
+        finally:
+            connection.in_pipeline = False
+        if to_leader:
+            connection.disconnect()  # the next one looks for the leader
         return replies
+
+
+class _RoutedRaw:
+    """Sends one command at a time, to the member of its keys."""
+
+    def __init__(self, pools: ClusterPools) -> None:
+        self._pools = pools
+        self._members: dict[redis.ConnectionPool, _Raw] = {}
+
+    def execute_command(self, *args: Any, block: int | None) -> Any:
+        member, before = self._pools.routes.single_owner(args), None
+        if member is not None:
+            try:
+                return self._at(member).execute_command(*args, block=block)  # type: ignore[no-untyped-call]
+            except redis.ResponseError as error:
+                if not is_redirection(error):
+                    raise
+                before = member, [error]
+            except LOST:
+                self._pools.routes.stale = True
+                raise
+        (reply,) = self._pools.send([Call(args, lambda reply: reply, block)], before)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def _at(self, member: MemberAddress) -> _Raw:
+        pool = self._pools.pool(member)
+        found = self._members.get(pool)
+        if found is None:
+            if len(self._members) > 2 * len(self._pools.routes.leaders):  # some are those of earlier leaders
+                self._members.clear()
+            found = self._members[pool] = _Raw(connection_pool=pool)
+        return found
 
 
 class Client(Commands):
@@ -85,6 +114,7 @@ class Client(Commands):
     ``traceparent`` and ``tracestate`` to each entry while an OpenTelemetry span is current, unless the entry has such a
     field.
     ``client.redis`` is a redis.Redis over the same connections, for all other commands.
+    In a [cluster](clusters.md) of several groups, each call is sent to the leader of the group that has its keys.
 
     Commands raise redis.ConnectionError and redis.TimeoutError if the server does not answer. The server may have
     executed the command anyway. If the server refuses a command, redis.ResponseError or one of its subclasses
@@ -95,26 +125,31 @@ class Client(Commands):
         self.trace_context = trace_context
         single = options.pop("single_connection_client", False)
         pool = redis.ConnectionPool(**pool_options(url, options, redis))
-        made = redis.Redis(connection_pool=pool, single_connection_client=single)
+        made = RoutedRedis(connection_pool=pool, single_connection_client=single)
         made.auto_close_connection_pool = True
-        self._use(made)
+        made.link = ClusterLink(url, options, pool)
+        self._use(made, made.link)
+        made.link.adopt = self._adopt
 
-    def _use(self, client: redis.Redis) -> None:
+    def _use(self, client: redis.Redis, link: ClusterLink | None) -> None:
         self.redis = client
+        self._link = link
+        self._routed: ClusterPools | None = None  # None: calls are sent to one server, or to the leader
         self._raw: Any = _Raw(connection_pool=client.connection_pool)
 
     @classmethod
     def over(cls, client: redis.Redis, *, trace_context: bool = False) -> Self:
         """Return a client over the connections of a redis.Redis, such as one that a Sentinel object returned.
 
-        >>> sentinel = Sentinel([("10.0.0.1", 26379), ("10.0.0.2", 26379)]) >>> client =
-        Client.over(sentinel.master_for("tide", retry=Retry(NoBackoff(), 0)))
+        >>> sentinel = Sentinel([("10.0.0.1", 26379), ("10.0.0.2", 26379)])
+        >>> client = Client.over(sentinel.master_for("tide", retry=Retry(NoBackoff(), 0)))
 
-        The ``retry`` in the example keeps commands from being repeated after a lost reply.
+        The ``retry`` in the example keeps commands from being repeated after a lost reply. Such a client does not route
+        calls in a cluster of several groups.
         """
         self = cls.__new__(cls)
         self.trace_context = trace_context
-        self._use(client)
+        self._use(client, None)
         return self
 
     def run(self, call: Call[T]) -> T:
@@ -127,6 +162,10 @@ class Client(Commands):
             return done
         try:
             reply = self._raw.execute_command(*call.args, block=call.block)
+        except MOVES as error:
+            if not is_move(error) or not self._route():
+                raise
+            return self.run(call)
         except redis.ResponseError as error:
             raise translated(error) from None
         return read_one(call, reply)
@@ -138,14 +177,46 @@ class Client(Commands):
 
         If the server refuses a call, it executes the others anyway. Then the first error is raised. Without
         ``raise_on_error``, each error takes the place of its result.
+
+        In a cluster of several groups, the calls for each group are sent to its leader, in order, to all leaders at the
+        same time.
         """
+        if self._routed is not None:
+            return read_all(calls, answered(self._routed.send(list(filter(is_sent, calls)))), raise_on_error)
         pipeline: Any = _Pipeline(self.redis.connection_pool, {}, False, None)
         for call in filter(is_sent, calls):
             pipeline.execute_command(*call.args, block=call.block, packed=call.packed)
-        return read_all(calls, pipeline.execute(raise_on_error=False), raise_on_error)
+        replies = pipeline.execute(raise_on_error=False)
+        if pipeline.moved is not None:
+            replies = self._redirected(calls, pipeline.moved, replies)
+        return read_all(calls, replies, raise_on_error)
+
+    def _redirected(self, calls: Sequence[Call[Any]], asked: MemberAddress, replies: list[Any]) -> list[Any]:
+        """Send the calls that a server redirected to other groups. Without other groups, raises a connection error."""
+        found = [reply.moved if isinstance(reply, LeaderMovedError) else reply for reply in replies]
+        pools = self._route() if any(map(is_move, found)) else None
+        if pools is not None:
+            return answered(pools.send(list(filter(is_sent, calls)), (asked, found)))
+        return answered(replies)
+
+    def _route(self) -> ClusterPools | None:
+        """Route all further calls, if the servers are a cluster of several groups."""
+        return self._link.found() if self._link is not None else None
+
+    def _adopt(self, pools: ClusterPools) -> None:
+        self._routed, self._raw = pools, _RoutedRaw(pools)
+
+    def pool_of(self, calls: Sequence[Call[Any]]) -> redis.ConnectionPool:
+        """Return the pool of the server for these calls. Raises CrossGroupError if they are for several groups."""
+        pools = self._link.detect() if self._link is not None else None
+        if pools is None:
+            return self.redis.connection_pool
+        return pools.pool(pools.routes.owner_of_calls(calls) or pools.routes.leaders[0])
 
     def close(self) -> None:
         """Close all connections."""
+        if self._link is not None:
+            self._link.close()
         self.redis.close()
 
     def __enter__(self) -> Self:

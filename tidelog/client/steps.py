@@ -8,17 +8,15 @@ function that sends calls, and ``CallPipeline.run`` over the connection that the
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, Final, Protocol, TypeVar
-
-import redis
+from typing import Any, Protocol, TypeVar
 
 from tidelog.client.client import Client
 from tidelog.transport.call import Call, plain, queued
 from tidelog.transport.call import checked as checked
 from tidelog.transport.errors import ReplyError
+from tidelog.transport.rawcalls import LOST as LOST
 
 T = TypeVar("T")
-LOST: Final = (redis.ConnectionError, redis.TimeoutError, OSError)  # errors of the connection, not error replies
 Steps = Generator[Sequence[Call[Any]], list[Any], T]
 
 

@@ -15,7 +15,7 @@ import hiredis
 import redis
 
 from tidelog.client.asyncclient import AsyncClient
-from tidelog.client.steps import Steps
+from tidelog.client.steps import LOST, Steps
 from tidelog.transport.call import Call
 
 T = TypeVar("T")
@@ -98,7 +98,7 @@ class CallPipeline:
 
     async def _send_one(self, batch: list[tuple[Sequence[Call[Any]], asyncio.Future[list[Any]]]]) -> None:
         try:
-            replies = await self._client.together(*[call for calls, _ in batch for call in calls], raise_on_error=False)
+            replies = await self._client.outcomes([call for calls, _ in batch for call in calls])
         except Exception as error:  # noqa: BLE001 - each caller gets it
             for _, future in batch:
                 if not future.done():
@@ -107,12 +107,21 @@ class CallPipeline:
         at = 0
         for calls, future in batch:
             if not future.done():
-                future.set_result(replies[at : at + len(calls)])
+                _settle(future, replies[at : at + len(calls)])
             at += len(calls)
 
 
 def _packed(call: Call[T]) -> Call[T]:
     return Call(call.args, call.read, call.block, hiredis.pack_command(call.args)) if call.args else call  # type: ignore[arg-type]
+
+
+def _settle(future: asyncio.Future[list[Any]], replies: list[Any]) -> None:
+    """Pass on replies; a lost connection to one of several members is raised."""
+    for reply in replies:
+        if isinstance(reply, LOST):
+            future.set_exception(reply)
+            return
+    future.set_result(replies)
 
 
 async def _done(result: T) -> T:

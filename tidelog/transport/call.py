@@ -84,6 +84,16 @@ def read_all(calls: Sequence[Call[Any]], replies: list[Any], raise_on_error: boo
     return results
 
 
+def read_outcome(call: Call[Any], reply: Any) -> Any:
+    """Return the result of a call that was sent, or the error in place of its reply, or that of reading it."""
+    if isinstance(reply, redis.ResponseError):
+        return translated(reply)
+    try:
+        return reply if isinstance(reply, Exception) else read_one(call, reply)
+    except Exception as error:  # noqa: BLE001 - an error of this call only
+        return error
+
+
 def checked(results: list[Any]) -> list[Any]:
     """Return the results. Raises the first error among them."""
     for result in results:

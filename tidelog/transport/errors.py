@@ -40,6 +40,10 @@ class ConflictError(redis.ResponseError):
     """This epoch of the fence was published with another ``check``, so its content was different."""
 
 
+class CrossGroupError(redis.ResponseError):
+    """The keys of a call are on different groups of a cluster. The call was not sent."""
+
+
 _CLASSES = {
     "NOGROUP": NoGroupError, "NOSTAGE": NoStageError, "STALE": StaleEpochError, "CONFLICT": ConflictError,
 }  # fmt: skip

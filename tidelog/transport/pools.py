@@ -2,7 +2,7 @@
 
 Rule 1: with several URLs, or Sentinels, each new connection is opened to the current leader. If its server becomes a
         replica, the connection is closed at the first READONLY or MOVED error, so that the next one finds the new
-        leader.
+        leader. A pipeline reads its other replies first (``in_pipeline``), and then closes it.
 Rule 2: options in a URL take precedence over keyword arguments, as in redis-py; fields of an Access take precedence
         over its URLs.
 """
@@ -31,6 +31,14 @@ NAME: Final = "tidelog-client"  # of connections for the leader lookup
 MOVED: Final = "the server is a replica now: another server is the leader"
 
 
+class LeaderMovedError(redis.ConnectionError):
+    """The server of a connection to the leader is a replica now, or serves other slots. ``moved``: its reply."""
+
+    def __init__(self, moved: redis.ResponseError) -> None:
+        super().__init__(MOVED)
+        self.moved = moved
+
+
 def access_of(where: str | Access) -> Access:
     """Return the argument of a client, which is an Access or a text for ``Access.of``, as an Access."""
     return Access.of(where) if isinstance(where, str) else where
@@ -43,6 +51,38 @@ def pool_options(where: str | Access, options: dict[str, Any], module: Any) -> d
     """
     access = access_of(where)
     address = access.address(access.urls[0])
+    made = _shared(where, access, address, options)
+    if access.movable:
+        if any(access.address(url).path for url in access.urls):
+            raise ValueError(f"{access.places}: a unix socket can't be one of several servers here")
+        made["access"] = replace(access, retries=0)
+        made["connection_class"] = _LEADERS[module, address.tls]
+    elif address.path:
+        made |= {"path": address.path, "connection_class": _UNIX[module]}
+    else:
+        made |= {"host": address.host, "port": address.port}
+        made["connection_class"] = _SINGLE[module, address.tls]
+    return made
+
+
+def member_options(
+    where: str | Access, options: dict[str, Any], module: Any, host: str, port: int
+) -> dict[str, Any]:  # fmt: skip
+    """Return the keyword arguments for the pool of a member of a cluster; the first ones are as in ``pool_options``.
+
+    User and password are those of the URL with this address, or else of the first URL.
+    """
+    access = access_of(where)
+    addresses = [access.address(url) for url in access.urls]
+    address = next((each for each in addresses if (each.host, each.port) == (host, port)), addresses[0])
+    address = replace(address, host=host, port=port, path="", tls=address.tls or access.secure)
+    made = _shared(where, access, address, options)
+    made.pop("path", None)
+    return made | {"host": host, "port": port, "connection_class": _SINGLE[module, address.tls]}
+
+
+def _shared(where: str | Access, access: Access, address: Address, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the keyword arguments that do not depend on the kind of connection."""
     made: dict[str, Any] = {"retry": Retry(NoBackoff(), 0)}
     if not address.path:
         made["maint_notifications_config"] = MaintNotificationsConfig(enabled=False)
@@ -56,16 +96,6 @@ def pool_options(where: str | Access, options: dict[str, Any], module: Any) -> d
     made |= {name: value for name in ("username", "password") if (value := getattr(address, name)) is not None}
     if address.tls:
         made |= _tls(address)
-    if access.movable:
-        if any(access.address(url).path for url in access.urls):
-            raise ValueError(f"{access.places}: a unix socket can't be one of several servers here")
-        made["access"] = replace(access, retries=0)
-        made["connection_class"] = _LEADERS[module, address.tls]
-    elif address.path:
-        made |= {"path": address.path, "connection_class": _UNIX[module]}
-    else:
-        made |= {"host": address.host, "port": address.port}
-        made["connection_class"] = _SINGLE[module, address.tls]
     return made
 
 
@@ -119,6 +149,8 @@ class _Unix(_AnySlots, redis.UnixDomainSocketConnection):
 class _ToLeader(_Tcp):
     """A connection to the server that is the leader when the connection is opened."""
 
+    in_pipeline = False  # whether the caller reads all replies, and then closes the connection after a LeaderMovedError
+
     def __init__(self, *, access: Access, **options: Any) -> None:
         self._access = access
         super().__init__(**options)  # type: ignore[no-untyped-call]
@@ -130,9 +162,10 @@ class _ToLeader(_Tcp):
     def read_response(self, *args: Any, **options: Any) -> Any:
         try:
             return super().read_response(*args, **options)
-        except (redis.ReadOnlyError, MovedError):
-            self.disconnect()  # type: ignore[no-untyped-call]
-            raise redis.ConnectionError(MOVED) from None
+        except (redis.ReadOnlyError, MovedError) as error:
+            if not self.in_pipeline:
+                self.disconnect()  # type: ignore[no-untyped-call]
+            raise LeaderMovedError(error) from None
 
 
 class _ToLeaderTls(_ToLeader, redis.SSLConnection):
@@ -142,8 +175,22 @@ class _ToLeaderTls(_ToLeader, redis.SSLConnection):
 class _AsyncAnySlots(redis.asyncio.connection.AbstractConnection):
     """As ``_AnySlots``, for asyncio."""
 
+    handshake_metadata: Any = None  # the reply of HELLO, which redis.asyncio does not keep; None without RESP3
+
     async def on_connect_check_health(self, check_health: bool = True) -> None:
-        await super().on_connect_check_health(check_health)
+        read = self.read_response
+
+        async def noting(*args: Any, **options: Any) -> Any:
+            reply = await read(*args, **options)
+            if isinstance(reply, dict):
+                self.handshake_metadata = reply
+            return reply
+
+        self.read_response = noting  # type: ignore[method-assign]
+        try:
+            await super().on_connect_check_health(check_health)
+        finally:
+            del self.read_response
         await self.send_command(*MULTISLOT.args)
         with suppress(redis.ResponseError):
             await self.read_response()
@@ -164,6 +211,8 @@ class _AsyncUnix(_AsyncAnySlots, redis.asyncio.UnixDomainSocketConnection):
 class _AsyncToLeader(_AsyncTcp):
     """As ``_ToLeader``, for asyncio."""
 
+    in_pipeline = False
+
     def __init__(self, *, access: Access, **options: Any) -> None:
         self._access = access
         super().__init__(**options)
@@ -175,9 +224,10 @@ class _AsyncToLeader(_AsyncTcp):
     async def read_response(self, *args: Any, **options: Any) -> Any:
         try:
             return await super().read_response(*args, **options)
-        except (redis.ReadOnlyError, MovedError):
-            await self.disconnect()
-            raise redis.ConnectionError(MOVED) from None
+        except (redis.ReadOnlyError, MovedError) as error:
+            if not self.in_pipeline:
+                await self.disconnect()
+            raise LeaderMovedError(error) from None
 
 
 class _AsyncToLeaderTls(_AsyncToLeader, redis.asyncio.SSLConnection):

@@ -1,0 +1,86 @@
+"""The slots of keys, and the members of a cluster that serve them.
+
+The slot of a key is that of Redis Cluster: CRC16 (XMODEM) of the key modulo 16384. If the key contains ``{...}``, only
+the part between the first ``{`` and the first ``}`` after it counts, unless that part is empty.
+
+``SlotMap`` is read from CLUSTER SLOTS, with the leaders only:
+
+    [[0, 8191, [b"10.0.0.1", 7000, b"<id>", ...], <replica>, ...], [8192, 16383, [b"10.0.0.2", 7000, ...]], ...]
+"""
+
+from __future__ import annotations
+
+from array import array
+from binascii import crc_hqx
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from tidelog.transport.call import Value
+
+SLOTS: Final = 16384
+UNASSIGNED: Final = -1
+
+
+class MemberAddress(NamedTuple):
+    """The address of a member, as the cluster announces it."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def key_bytes(key: Value) -> bytes:
+    """Return a key as it is sent."""
+    if isinstance(key, bytes):
+        return key
+    return key.encode() if isinstance(key, str) else str(key).encode()
+
+
+def slot_of(key: Value) -> int:
+    """Return the slot of a key, from 0 to 16383."""
+    raw = key_bytes(key)
+    start = raw.find(b"{")
+    if start >= 0:
+        end = raw.find(b"}", start + 1)
+        if end > start + 1:
+            raw = raw[start + 1 : end]
+    return crc_hqx(raw, 0) % SLOTS
+
+
+class SlotMap:
+    """The leader of each slot. Threads may share it: each change is one assignment."""
+
+    def __init__(self, reply: Sequence[Any], asked: MemberAddress) -> None:
+        """Read the reply of CLUSTER SLOTS; ``asked`` is the member that sent it.
+
+        Raises ValueError, TypeError, or IndexError for a reply of another form.
+        """
+        self.leaders: list[MemberAddress] = []
+        self._owners = array("h", [UNASSIGNED]) * SLOTS  # indexes of ``leaders``
+        for first, last, leader, *_ in reply:
+            at = self._index(member_at(leader[0], leader[1], asked))
+            if not 0 <= first <= last < SLOTS:
+                raise ValueError(f"slots {first} to {last}")
+            self._owners[first : last + 1] = array("h", [at]) * (last + 1 - first)
+
+    def owner(self, slot: int) -> MemberAddress | None:
+        """Return the leader that serves a slot; None if the slot is unassigned."""
+        at = self._owners[slot]
+        return self.leaders[at] if at >= 0 else None
+
+    def move(self, slot: int, member: MemberAddress) -> None:
+        """Record the owner of a slot that a redirection named."""
+        self._owners[slot] = self._index(member)
+
+    def _index(self, member: MemberAddress) -> int:
+        if member not in self.leaders:
+            self.leaders.append(member)
+        return self.leaders.index(member)
+
+
+def member_at(host: bytes | str | None, port: int, asked: MemberAddress) -> MemberAddress:
+    """Return a member from a reply. Without a host, it is the host of the member that replied, as in Redis."""
+    name = host.decode("utf-8", "surrogateescape") if isinstance(host, bytes) else host
+    return MemberAddress(name if name and name != "?" else asked.host, int(port))
