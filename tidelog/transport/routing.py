@@ -27,7 +27,7 @@ from tidelog.transport.call import Call, Value
 from tidelog.transport.errors import CrossGroupError
 from tidelog.transport.keyspecs import CommandKeys, CommandTable, FoundKeys
 from tidelog.transport.rawcalls import LOST
-from tidelog.transport.slots import MemberAddress, SlotMap, key_bytes, member_at, slot_of
+from tidelog.transport.slots import MemberAddress, SlotOwners, key_bytes, member_at, slot_of
 
 ATTEMPTS: Final = 16  # further attempts, as in redis-py; with BACKOFF, 5 s for TRYAGAIN and CLUSTERDOWN
 BACKOFF: Final = Backoff(first=0.02, most=0.5)
@@ -78,7 +78,7 @@ class Routes:
     """What a client knows about a cluster. Threads may share it."""
 
     def __init__(self) -> None:
-        self.map: SlotMap | None = None
+        self.map: SlotOwners | None = None
         self.table = CommandTable(())
         self.stale = True  # whether the map must be read before the next request
 
@@ -86,7 +86,7 @@ class Routes:
         """Take over the replies of CLUSTER SLOTS and COMMAND (None: the commands are known)."""
         if commands is not None:
             self.table = CommandTable(commands)
-        self.map = SlotMap(slots, asked)
+        self.map = SlotOwners(slots, asked)
         self.stale = False
 
     @property

@@ -3,7 +3,7 @@
 The slot of a key is that of Redis Cluster: CRC16 (XMODEM) of the key modulo 16384. If the key contains ``{...}``, only
 the part between the first ``{`` and the first ``}`` after it counts, unless that part is empty.
 
-``SlotMap`` is read from CLUSTER SLOTS, with the leaders only:
+``SlotOwners`` is read from CLUSTER SLOTS, with the leaders only:
 
     [[0, 8191, [b"10.0.0.1", 7000, b"<id>", ...], <replica>, ...], [8192, 16383, [b"10.0.0.2", 7000, ...]], ...]
 """
@@ -49,7 +49,7 @@ def slot_of(key: Value) -> int:
     return crc_hqx(raw, 0) % SLOTS
 
 
-class SlotMap:
+class SlotOwners:
     """The leader of each slot. Threads may share it: each change is one assignment."""
 
     def __init__(self, reply: Sequence[Any], asked: MemberAddress) -> None:

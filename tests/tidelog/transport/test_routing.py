@@ -16,7 +16,7 @@ from tidelog.transport.call import Call, Value, plain
 from tidelog.transport.errors import CrossGroupError
 from tidelog.transport.keyspecs import CommandTable, FoundKeys
 from tidelog.transport.routing import ATTEMPTS, Delay, Reload, Routes, Send, routed
-from tidelog.transport.slots import SLOTS, MemberAddress, SlotMap, slot_of
+from tidelog.transport.slots import SLOTS, MemberAddress, SlotOwners, slot_of
 
 A, B = MemberAddress("a", 1), MemberAddress("b", 2)
 HALF = SLOTS // 2
@@ -118,10 +118,10 @@ def test_slots_are_those_of_the_server(key: bytes) -> None:
 
 
 def test_the_map_names_the_member_that_was_asked_if_there_is_no_host() -> None:
-    made = SlotMap([[0, 5, [b"", 7, b"id"]], [6, 7, [None, 8, b"id"]], [8, 9, [b"?", 9, b"id"]]], A)
+    made = SlotOwners([[0, 5, [b"", 7, b"id"]], [6, 7, [None, 8, b"id"]], [8, 9, [b"?", 9, b"id"]]], A)
     assert [made.owner(slot) for slot in (0, 6, 8, 10)] == [("a", 7), ("a", 8), ("a", 9), None]
     with pytest.raises(ValueError):
-        SlotMap([[5, 16384, [b"h", 7]]], A)
+        SlotOwners([[5, 16384, [b"h", 7]]], A)
 
 
 @pytest.mark.parametrize(
@@ -352,4 +352,4 @@ def test_reads_of_streams(members: Members) -> None:
 @pytest.mark.parametrize("reply", [[[0]], [[0, 1]], [[0, 1, []]], [["x", 1, [b"a", 1]]], 5])
 def test_a_map_of_another_form(reply: Sequence[Any]) -> None:
     with pytest.raises((TypeError, ValueError, IndexError)):
-        SlotMap(reply, A)
+        SlotOwners(reply, A)
