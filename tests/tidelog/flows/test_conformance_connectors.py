@@ -10,6 +10,7 @@ import socket
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 from uuid import uuid4
 
@@ -25,6 +26,7 @@ from tests.waiting import until
 from tidelog import Client
 from tidelog.flows import Event, Flow, registry
 from tidelog.flows.api.connector import DEFERRED, Sink, Source
+from tidelog.flows.api.connectorcontext import ConnectorContext
 from tidelog.flows.api.errors import RejectError
 from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.api.tokens import OK, Token
@@ -501,6 +503,30 @@ def kafka(_: Peers) -> None:
     )
     make = made("kafka", servers=cluster.servers, topic=out)
     check_sink(make, VALUES, invalid=UNWRITABLE, written=written, patience=40)
+
+
+@checks("mqtt")
+def mqtt(_: Peers) -> None:
+    from tests.tidelog.flows.mqttkit import broker
+
+    with broker() as peer:
+        topic = uuid4().hex
+
+        async def produce(_: Source, count: int) -> None:
+            await published(made("mqtt", url=peer.url, topic=topic), [{"n": number} for number in range(count)])
+
+        check_source(made("mqtt", url=peer.url, topic=topic), produce=produce, redelivers=True)
+        check_sink(made("mqtt", url=peer.url, topic=topic), VALUES, invalid=UNWRITABLE)
+
+
+async def published(make: Callable[[], Any], values: Sequence[Any]) -> None:
+    """Write events with a sink of its own."""
+    one = make()
+    one.context = ConnectorContext("producer", FlowContext("producer"))
+    one.context.sink = cast("Any", SimpleNamespace(connected_ports=()))
+    await one.connect()
+    assert all(each == OK for each in await one.write([Event(each) for each in values]) or [])
+    await one.close()
 
 
 # -- databases -----------------------------------------------------------------------------------------------

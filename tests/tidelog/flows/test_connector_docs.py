@@ -29,7 +29,7 @@ SECTIONS = {
 }
 COMMON = "".join(
     TEXT[TEXT.index(f"## {title}") :].partition("\n## ")[0]
-    for title in ("Options of connectors that carry bytes", "Connectors over HTTP", "Databases")
+    for title in ("Options of connectors that carry bytes", "Connectors over HTTP", "Databases", "Message brokers")
 )
 EXAMPLES = re.findall(r"^```yaml\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 

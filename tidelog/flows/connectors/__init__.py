@@ -3,6 +3,7 @@
     payload        connectors that carry bytes: preprocessors, codec, postprocessors
     ongoingread    a read that continues while pulls are interrupted
     settledprefix  the position up to which all events are settled
+    brokers        options of the connectors of message brokers
     positionfile   a file that stores the position of a source
     batchmembers   the members of an event that the operator ``batch`` composed
     templates      names and other options that are filled from an event
@@ -14,6 +15,7 @@
     files          files, and the standard streams of the process
     sockets        TCP and UDP
     kafka          topics of Kafka
+    mqtt           topics of an MQTT broker
     sql            tables and queries of PostgreSQL, MySQL, and SQLite
     elastic        the bulk API of Elasticsearch and OpenSearch
     builtin        connectors without a peer: timers, test sources, Python functions
