@@ -59,8 +59,8 @@ HOT = [
 if "TIDELOG_HOT" in os.environ:  # only these directories: a test of wheels that need not have all of them
     HOT = [path for folder in os.environ["TIDELOG_HOT"].split() for path in modules(folder)]
 ROWS = Extension(
-    "tidelog.spark._rows", ["tidelog/spark/_rows.c"],
-    depends=[f"tidelog/spark/_{name}.h" for name in ("arrow", "hash", "words")],  # which puts them into the sdist
+    "tidelog.arrow._rows", ["tidelog/arrow/_rows.c"],
+    depends=[f"tidelog/arrow/_{name}.h" for name in ("arrow", "hash", "words")],  # which puts them into the sdist
     optional=OPTIONAL,
 )  # fmt: skip
 CODED = Extension(

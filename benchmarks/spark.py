@@ -131,7 +131,7 @@ def source(report: Report, spark: SparkSession, url: str, rows: int, runs: int) 
     for columns, schema in (("two typed columns", SCHEMA), ("default row", "")):
         for way, name in {"compiled": "tidelog_compiled", "by hiredis": "tidelog_by_hiredis"}.items():
             if way == "compiled" and not native():
-                click.echo("NOTE: tidelog.spark._rows is not built here: nothing is read through it", err=True)
+                click.echo("NOTE: tidelog.arrow._rows is not built here: nothing is read through it", err=True)
                 continue
             reader = spark.read.format(name).option("url", url).option("subscribe", "rows")
             frame = (reader.schema(schema) if schema else reader).load()

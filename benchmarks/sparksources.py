@@ -14,9 +14,9 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from tidelog.arrow.pages import SWITCH, native
 from tidelog.spark.options import for_source
 from tidelog.spark.optionvalues import BATCH as READ_ONCE
-from tidelog.spark.pages import SWITCH, native
 from tidelog.spark.source import TidelogDataSource, TidelogReader
 
 SCHEMA = "n long, s string"
@@ -83,7 +83,7 @@ class Compiled(TidelogDataSource):
 class CompiledReader(TidelogReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if not native():
-            raise AssertionError("tidelog.spark._rows is not built here")
+            raise AssertionError("tidelog.arrow._rows is not built here")
         return super().read(partition)
 
 

@@ -42,7 +42,7 @@ install() {
 
 venv() {
     made=".venv/made-for-$1"
-    [ -e "$made" ] && [ -z "$(find pyproject.toml setup.py persistence/_*.c respserver/clients/_*.c storage/*/_*.[ch] tidelog/spark/_*.[ch] -newer "$made")" ] && return
+    [ -e "$made" ] && [ -z "$(find pyproject.toml setup.py persistence/_*.c respserver/clients/_*.c storage/*/_*.[ch] tidelog/arrow/_*.[ch] -newer "$made")" ] && return
     find_python
     echo "Installing tidelog's needs for $1 into .venv: $(effort "$1")" >&2
     [ -x .venv/bin/pip ] || "$python" -m venv .venv

@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 C_MODULES = ("/_coded", "/_frame", "/_ids", "/_overflow", "/_prefetch", "/_records", "/_rows", "/_slots", "/_sockets")
-SPARK = [f"tidelog/spark/{name}" for name in ("_rows.c", "_arrow.h", "_hash.h", "_words.h")]
+SPARK = [f"tidelog/arrow/{name}" for name in ("_rows.c", "_arrow.h", "_hash.h", "_words.h")]
 
 
 @pytest.fixture

@@ -84,7 +84,7 @@ def checkout(tmp_path: Path) -> Path:
     c = (
         "persistence/_frame.c", "persistence/_overflow.c", "respserver/clients/_sockets.c", "storage/model/_ids.c",
         "storage/keyspace/_prefetch.c", "storage/model/_records.c", "storage/nodes/_coded.c",
-        "storage/nodes/_codedread.h", "tidelog/spark/_rows.c", "tidelog/spark/_words.h",
+        "storage/nodes/_codedread.h", "tidelog/arrow/_rows.c", "tidelog/arrow/_words.h",
     )  # fmt: skip
     for name in ("scripts/venv.sh", "scripts/pytest.sh", "pyproject.toml", "setup.py", *c):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,8 @@ specifies the servers if a URL is not sufficient.
     jobs           stateful exactly-once jobs on Spark
     flows          connectors and pipelines that pass events
     codecs         records as entries: plain fields, JSON, MessagePack
+    arrow          streams and topics as Arrow columns
+    sql            SQL over streams and topics, with DuckDB
     spark          streams as a source and a sink of PySpark
     backup         backups of a running server, and restoring them
     moving         import from Redis and export to Redis

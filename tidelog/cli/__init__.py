@@ -3,6 +3,7 @@
     program   the commands load, tail, dump, info
     backups   tidelog backup, backups, verify, restore
     moving    tidelog import, export: copy streams and strings from Redis, and back
+    sql       tidelog sql: a query over streams and topics
     topics    tidelog topics: list and change topics
     dlq       tidelog dlq: dead letters
     sending   tidelog send, sendmany: send records to a topic

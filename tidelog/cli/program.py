@@ -30,6 +30,7 @@ from tidelog.cli.progress import Progress, file_size, is_file
 from tidelog.cli.quickstart import quickstart
 from tidelog.cli.report import print_server, print_stream
 from tidelog.cli.sending import send, sendmany
+from tidelog.cli.sql import sql
 from tidelog.cli.topics import topics
 from tidelog.cli.worker import worker
 from tidelog.client import PAGE, Client
@@ -60,6 +61,7 @@ def main() -> None:
       tidelog tail weather                    print the newest entries, then follow
       tidelog dump weather --start 2026-11-21T08:00Z | head
       tidelog info weather
+      tidelog sql "select city, avg(celsius) from weather group by city"
       tidelog doctor                          check the installation and this machine
       tidelog completion bash                 print the script that completes commands
       tidelog topics list                     list partitioned streams of typed records
@@ -85,7 +87,8 @@ def main() -> None:
 
 for _command in (
     backups.backup, backups.backups, backups.verify, backups.restore, topics, send, sendmany, dlq, worker, app_commands,
-    import_command, export_command, group_commands, quickstart, console, gateway, doctor, completion,
+    import_command, export_command, group_commands, quickstart, console, gateway, sql, doctor,
+    completion,
     LazyGroup("jobs", "tidelog.cli.jobs", "jobs_commands", "jobs", "Manage stateful exactly-once jobs on Spark."),
     LazyGroup("flow", "tidelog.cli.flow", "flow_commands", "flows", "Run and control flows of events."),
 ):  # fmt: skip

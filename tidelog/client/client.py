@@ -10,7 +10,9 @@ differ from redis-py on purpose:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from importlib import import_module
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -25,12 +27,13 @@ from tidelog.transport.access import DEFAULT_URL, Access
 from tidelog.transport.call import Call, Name, is_sent, read_all, read_one
 from tidelog.transport.clusterpools import ClusterPools, answered
 from tidelog.transport.errors import translated
-from tidelog.transport.pools import LeaderMovedError, pool_options
+from tidelog.transport.pools import LeaderMovedError, access_of, pool_options
 from tidelog.transport.rawcalls import LOST, packed, read_reply
 from tidelog.transport.routing import is_redirection
 from tidelog.transport.slots import MemberAddress
 
 PAGE = 1000  # entries per command when a range is read in pages
+_PLACES = ("host", "port", "path", "db", "unix_socket_path", "credential_provider")
 
 T = TypeVar("T")
 
@@ -102,6 +105,17 @@ class _RoutedRaw:
         return found
 
 
+def _access_of(url: str | Access, options: Mapping[str, Any]) -> Access | None:
+    """Return the Access that connects like redis-py with these options; None if options can't be converted."""
+    found = access_of(url)
+    if any(name.startswith("ssl") or name in _PLACES for name in options):
+        return None
+    user = {name: options[name] for name in ("username", "password") if options.get(name) is not None}
+    if user and found.address(found.urls[0]).password is None:
+        return replace(found, **user)
+    return found
+
+
 class Client(Commands):
     """A client of tidelog-server. Threads may share it.
 
@@ -124,6 +138,7 @@ class Client(Commands):
     def __init__(self, url: str | Access = DEFAULT_URL, *, trace_context: bool = False, **options: Any) -> None:
         self.trace_context = trace_context
         single = options.pop("single_connection_client", False)
+        self._access = _access_of(url, options)
         pool = redis.ConnectionPool(**pool_options(url, options, redis))
         made = RoutedRedis(connection_pool=pool, single_connection_client=single)
         made.auto_close_connection_pool = True
@@ -149,6 +164,7 @@ class Client(Commands):
         """
         self = cls.__new__(cls)
         self.trace_context = trace_context
+        self._access = None
         self._use(client, None)
         return self
 
@@ -224,6 +240,19 @@ class Client(Commands):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+    def to_arrow(self, name: str, start: IdLike = "-", end: IdLike = "+", schema: Any = None) -> Any:
+        """Return the rows of a stream or a topic between two IDs or times, both included, as Arrow batches.
+
+        >>> client.to_arrow("weather").to_pandas()
+
+        Returns a ``tidelog.arrow.rows.ArrowRows``. See ``to_arrow`` there for columns, types, and errors. Needs the
+        extra ``arrow``. The rows are read over a connection of their own. Raises ValueError if this client was not
+        created with a URL or an Access, or if its connections need other options than user and password.
+        """
+        if self._access is None:
+            raise ValueError("to_arrow() needs a client of a URL or an Access, without other options for connections")
+        return import_module("tidelog.arrow.rows").to_arrow(self._access, name, start, end, schema)
 
     def pages(self, key: Name, start: IdLike = "-", end: IdLike = "+", size: int = PAGE) -> Iterator[list[Entry]]:
         """Read a range of any size in lists of up to ``size`` entries, oldest first. Bounds are as for ``trange``."""

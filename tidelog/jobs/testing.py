@@ -29,11 +29,12 @@ from tidelog.jobs.errors import JobError
 from tidelog.jobs.state import State
 from tidelog.jobs.store import MemoryStore, StateChanges
 from tidelog.jobs.task.calls import CallContext, FunctionCalls, SkippedRow
-from tidelog.jobs.task.fieldtypes import DATA, FIELDS, PLAIN, ColumnField, as_json, fields_of
+from tidelog.jobs.task.fieldtypes import DATA, FIELDS, ColumnField, as_json, fields_of
 from tidelog.jobs.task.results import TaskOutput, tables
 from tidelog.jobs.task.rows import InputRows, bounded, shares, split_calls
 from tidelog.topics import Topic
 from tidelog.topics.partition import partition_of
+from tidelog.topics.sending import PLAIN
 
 V = TypeVar("V")
 W = TypeVar("W")

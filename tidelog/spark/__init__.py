@@ -11,12 +11,7 @@ installations, and for sessions that get the package in another way, such as ``-
     watch     detects without polling that there are no new entries
     filters   restricts a batch by the filters that Spark pushes down
     ranges    reads one range in a task, completely or not at all
-    pages     converts entries in RESP to columns of bytes, in C or with hiredis
-    _rows     the C implementation: _words.h RESP to words, _rows.c words to columns, _arrow.h columns in Arrow's
-              layout, _hash.h keys to partitions
-    values    converts columns of bytes to typed columns, and finds invalid values
-    names     converts names of fields, which are any bytes, to text and back
-    columns   converts pages to Arrow batches, for the default schema or the user's
+    columns   converts schemas of Spark to those of ``tidelog.arrow``, which converts entries to columns
     sink      the writers, as Spark calls them
     commands  converts Arrow batches to TSTAGE commands
     partitioning  assigns rows to the partitions of a topic
@@ -47,6 +42,6 @@ def register(spark: SparkSession) -> None:
 
 def native() -> bool:
     """Return whether reads use the compiled helper. Otherwise they use hiredis: slower, with the same results."""
-    from tidelog.spark.pages import native  # imported here, because it needs pyarrow
+    from tidelog.arrow.pages import native  # imported here, because it needs pyarrow
 
     return native()

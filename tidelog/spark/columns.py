@@ -1,148 +1,29 @@
-"""Converts pages to Arrow batches, for the default schema or the user's.
+"""The columns of a read for Spark's schemas. ``tidelog.arrow.columns`` converts pages to batches of them.
 
-    default row:        _key string, _id string, _ts timestamp, fields map<string, binary>
-    of a topic:         _partition int, too, before fields
-    with .schema(...):  a column with one of these names and its type has the same content; _corrupt string is the entry
-                        as JSON if one of its values is invalid; every other column is the field of its name
-
-Rule 1: a batch has exactly the Arrow schema that Spark derives from the schema of the read. Spark compares them.
-Rule 2: a missing field is null. An empty value is empty as string and binary, and null as any other type, as in Spark's
-        CSV source.
-Rule 3: there is no work per row, except for rows with invalid values.
+default row:        _key string, _id string, _ts timestamp, fields map<string, binary>
+of a topic:         _partition int, too, before fields
+with .schema(...):  columns of these names and types, _corrupt string, and fields of entries
 """
 
 from __future__ import annotations
 
-import json
 from typing import Final
 
-import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from tidelog.client.entries import Entry
-from tidelog.spark import values
-from tidelog.spark.names import as_bytes, as_text
+from tidelog.arrow.columns import Columns, ColumnTypeError
 from tidelog.spark.optionvalues import OptionError
-from tidelog.spark.pages import Page, PageContent
 
 DEFAULT_SCHEMA: Final = "_key string, _id string, _ts timestamp, fields map<string, binary>"
 TOPIC_SCHEMA: Final = "_key string, _id string, _ts timestamp, _partition int, fields map<string, binary>"
-CORRUPT: Final = "_corrupt"
-PARTITION: Final = "_partition"
-#: Columns that are not fields.
-OWN: Final = {"_key": "string", "_id": "string", "_ts": "timestamp", CORRUPT: "string", "fields": "map<string,binary>"}
-BATCH_ROWS: Final = 10_000  # the default of spark.sql.execution.arrow.maxRecordsPerBatch
 
 
-class MalformedError(ValueError):
-    """A value is invalid for the type of its column, with the mode failfast."""
-
-
-class MistakenColumnError(ValueError):
-    """A column would always be null because of the case of its name or its type."""
-
-
-class Columns:
-    """Builds batches of one schema. ``wanted`` is the content that pages must have.
-
-    ``topic``: the streams are partitions of a topic. Raises OptionError for a column type that a field cannot have.
-    """
-
-    def __init__(self, schema: StructType, mode: str, topic: bool = False) -> None:
-        self.topic = topic
-        self.own = OWN | {PARTITION: "int"} if topic else OWN
-        self.arrow = to_arrow_schema(schema, timezone="UTC")
-        self.mode = mode
-        for column, field in zip(schema.fields, self.arrow, strict=True):
-            if self.kind(field) == "field" and not values.fits(field.type):
-                kind = column.dataType.simpleString()
-                raise OptionError(f"schema: column {column.name} can't be {kind}; {self._possible(column.name)}")
-        self.types = {column.name: column.dataType.simpleString() for column in schema.fields}
-        names = [as_bytes(field.name) for field in self.arrow if self.kind(field) == "field"]
-        kinds = {self.kind(field) for field in self.arrow}
-        self.wanted = PageContent(
-            tuple(dict.fromkeys(names)), ids=not kinds.isdisjoint({"_id", "_ts"}) or mode == "failfast",
-            times="_ts" in kinds, fields="fields" in kinds, entries=CORRUPT in kinds,
-        )  # fmt: skip
-
-    def kind(self, field: pa.Field) -> str:
-        """Return what a column contains: its own name for ``_key``, ``_id``... with their types; otherwise "field"."""
-        ours = {"_key": pa.string(), "_id": pa.string(), "_ts": pa.timestamp("us", "UTC"), CORRUPT: pa.string()}
-        name: str = field.name
-        if name in ours and field.type == ours[name]:
-            return name
-        if self.topic and name == PARTITION and field.type == pa.int32():
-            return PARTITION
-        if field.name == "fields" and pa.types.is_map(field.type):
-            return "fields" if field.type.key_type == pa.string() and field.type.item_type == pa.binary() else "field"
-        return "field"
-
-    def batch(self, key: str, page: Page) -> pa.RecordBatch:
-        """Convert a page of one stream to a batch. Raises MalformedError for an invalid value, if mode is failfast."""
-        columns: dict[str, pa.Array] = {}
-        bad: set[int] = set()  # rows with an invalid value
-        for field in self.arrow:
-            match self.kind(field):
-                case "_key":
-                    columns[field.name] = pa.repeat(pa.scalar(key, pa.string()), len(page))
-                case "_partition":
-                    columns[field.name] = pa.repeat(pa.scalar(int(key.rpartition(":")[2]), pa.int32()), len(page))
-                case "_id":
-                    columns[field.name] = page.ids().cast(pa.string())
-                case "_ts":
-                    columns[field.name] = page.times()
-                case "fields":
-                    columns[field.name] = page.maps().cast(field.type)
-                case "field":
-                    raw = page.field(as_bytes(field.name))
-                    columns[field.name], wrong = values.convert(raw, field.type)
-                    if wrong and self.mode == "failfast":
-                        raise self._malformed(key, page.ids()[wrong[0]].as_py(), field, raw[wrong[0]].as_py())
-                    bad.update(wrong)
-        if CORRUPT in self.arrow.names and CORRUPT not in columns:
-            texts = {number: as_json(page.entry(number)) for number in bad}
-            columns[CORRUPT] = pa.array(map(texts.get, range(len(page))), pa.string())
-        arrays = [columns[name] for name in self.arrow.names]
-        batch = pa.RecordBatch.from_arrays(arrays, schema=self.arrow)
-        if bad and self.mode == "dropmalformed":
-            batch = batch.filter(pa.array([number not in bad for number in range(len(page))]))
-        return batch
-
-    def check_names(self, key: str, entry: Entry) -> None:
-        """Raise MistakenColumnError for a column that would always be null, judging by an entry of the stream.
-
-        The entry has no such field, and it has a field whose name differs in case, or the column has a reserved name
-        and another type.
-        """
-        there = {as_text(name) for name, _ in entry.pairs}
-        for field in self.arrow:
-            if self.kind(field) != "field" or field.name in there:
-                continue
-            what = f"column {field.name} is {self.types[field.name]}, and entries of stream {key!r} have no such field"
-            if (own := field.name.casefold()) in self.own:
-                raise MistakenColumnError(f"{what}: {own} is {self.own[own]}")
-            for name in sorted(there):
-                if name.casefold() == field.name.casefold() and name not in self.types:
-                    raise MistakenColumnError(f"{what}, but {name}: names of fields are told apart by case")
-
-    def _malformed(self, key: str, id: bytes, field: pa.Field, raw: bytes) -> MalformedError:  # noqa: A002
-        kind = self.types[field.name]
-        return MalformedError(
-            f"stream {key!r}, entry {id.decode()}: field {field.name!r} is {raw!r}, which is no {kind} "
-            "(mode is failfast; permissive makes it null, dropmalformed leaves the entry out)"
-        )
-
-    def _possible(self, name: str) -> str:
-        if name in self.own:
-            return f"under this name there is {self.own[name]}"
-        return "an entry's field can be " + ", ".join(values.POSSIBLE)
-
-
-def as_json(entry: list[bytes]) -> str:
-    """Return the fields of [id, field, value, ...] as a JSON object. Names are converted as in names.py.
-
-    Values that are not UTF-8 contain replacement characters.
-    """
-    values = [word.decode("utf-8", "replace") for word in entry[2::2]]
-    return json.dumps(dict(zip(map(as_text, entry[1::2]), values, strict=True)), ensure_ascii=False)
+def columns_of(schema: StructType, mode: str, topic: bool = False) -> Columns:
+    """Return the columns for a schema of Spark. Raises OptionError for a column type that a field cannot have."""
+    arrow = to_arrow_schema(schema, timezone="UTC")
+    types = {column.name: column.dataType.simpleString() for column in schema.fields}
+    try:
+        return Columns(arrow, mode, topic, types)
+    except ColumnTypeError as error:
+        raise OptionError(f"schema: {error}") from None

@@ -22,10 +22,10 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from tidelog.arrow.names import as_bytes
+from tidelog.arrow.values import fits
 from tidelog.client.publish import StagedRows
-from tidelog.spark.names import as_bytes
 from tidelog.spark.optionvalues import OptionError
-from tidelog.spark.values import fits
 
 MOST_WORDS: Final = 2_000  # values per command: the server decodes a command fastest if it arrives in one piece
 MOST_BYTES: Final = 8 << 20  # approximate size of the values of a command in bytes

@@ -23,19 +23,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelog.arrow.pages import native
 from tidelog.client.publish import StagedRows
 from tidelog.codecs import codec_for
 from tidelog.codecs.packed import FIELD, Packed
 from tidelog.spark.commands import Column, Ints, RowError, as_text, cut, fields_of
 from tidelog.spark.finite import check_finite
-from tidelog.spark.pages import native
+from tidelog.topics.sending import PLAIN
 
 try:
-    from tidelog.spark._rows import partitions as compiled
+    from tidelog.arrow._rows import partitions as compiled
 except ImportError:  # as in pages.py, or built before it had this function
     compiled = None  # type: ignore[assignment]
 
-PLAIN: Final = "plain"
 #: Kinds of fields whose columns are text.
 TEXTS: Final[Mapping[str, type[Any]]] = {"uuid": UUID, "time": time, "timedelta": timedelta, "decimal": Decimal}
 WITH_DASHES: Final = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"

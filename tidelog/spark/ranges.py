@@ -11,7 +11,6 @@ the same number of entries, it has all of them.
 
 from __future__ import annotations
 
-import gc
 import logging
 import time
 from collections.abc import Iterator
@@ -21,16 +20,15 @@ from typing import Final
 
 from pyspark.sql.datasource import InputPartition
 
+from tidelog.arrow.pages import Page, PageContent, header
+from tidelog.arrow.reading import LaggingError, read_pages
 from tidelog.client import calls
 from tidelog.client.entries import Info, StreamId
 from tidelog.client.steps import existing
 from tidelog.spark.offsets import DataLossError, OffsetRange, data_loss, lost
 from tidelog.spark.options import ReadOptions
-from tidelog.spark.pages import Page, PageContent, gather, header
-from tidelog.transport.access import without_credentials
 from tidelog.transport.connection import BlockingConnection
-from tidelog.transport.errors import ReplyError, is_temporary
-from tidelog.transport.leader import LeaderConnection, UnreachableError
+from tidelog.transport.leader import LeaderConnection
 
 CATCH_UP: Final = 2.0  # seconds that a replica has to catch up before the task reads from the leader
 LOOK_AGAIN: Final = 0.02  # seconds between two checks of its position
@@ -65,81 +63,30 @@ def grouped(pieces: list[tuple[OffsetRange, int]], most: int, limit: int | None)
     return [sorted(group, key=lambda span: (span.key, span.after)) for group in groups if group]
 
 
-class Lagging(Exception):  # noqa: N818 - not an error: the leader is asked instead
-    """A replica has not reached the end of the range."""
-
-
-def read_pages(
+def read_range(
     source: ReadOptions, servers: LeaderConnection, piece: OffsetRange, replica: str, wanted: PageContent, size: int
 ) -> Iterator[Page]:
     """Yield the entries of a range in pages of at most ``size``. The connection to the leader can be reused afterwards.
 
     Raises DataLossError if entries were lost, with ``failOnDataLoss``, and UnreachableError if no server answers.
     """
-    collecting = gc.isenabled()
-    # hiredis creates ten thousand lists per page without cycles: collecting costs twice as much as reading
-    gc.disable()
-    try:
-        yield from _pages(source, servers, piece, replica, wanted, size)
-    finally:
-        if collecting:
-            gc.enable()
 
+    def ask(wire: BlockingConnection, after: StreamId) -> tuple[int, bytes]:
+        return begin(wire, source, piece.key, after, piece.end, wire.url == replica)
 
-def _pages(
-    source: ReadOptions, servers: LeaderConnection, piece: OffsetRange, replica: str, wanted: PageContent, size: int
-) -> Iterator[Page]:
-    after, end, failures = piece.after, piece.end, 0
-    while True:
-        wire: BlockingConnection | None = None
-        usable = False  # whether the whole reply was read
-        try:
-            wire = (
-                BlockingConnection(source.access, replica, servers.name)
-                if replica
-                else servers.attempts(servers.leader)
-            )
-            number, first = begin(wire, source, piece.key, after, end, bool(replica))
-            for page in wire.pages(number, first, gather(wanted), size):
-                yield page
-                after, failures = StreamId.parse(page.last), 0
-            usable = True
-            return
-        except UnreachableError:
-            raise
-        except Lagging:
-            log.warning(
-                "replica %s has not reached %s of %r; the leader is asked", without_credentials(replica), end, piece.key
-            )
-            replica = ""
-        except (OSError, ReplyError) as error:
-            if isinstance(error, ReplyError) and not is_temporary(error):
-                raise
-            failures += 1
-            if replica:
-                log.warning("replica %s: %s; the leader is asked", without_credentials(replica), error)
-                replica = ""
-            elif failures > source.access.retries:
-                raise
-            else:
-                time.sleep(source.access.retry_ms / 1000)
-        finally:
-            if wire is not None and (replica or not usable):
-                wire.close()
-            if not usable:
-                servers.close()
+    yield from read_pages(servers, piece.after, ask, wanted, size, replica)
 
 
 def begin(
     wire: BlockingConnection, source: ReadOptions, key: str, after: StreamId, end: StreamId, is_replica: bool
 ) -> tuple[int, bytes]:
-    """Send TRANGE with the checks of Rule 1; return the result of ``header``. Raises Lagging, or as read_pages."""
+    """Send TRANGE with the checks of Rule 1; return the result of ``header``. Raises LaggingError, or as read_range."""
     counted, info = _look(wire, key, after, end)
     if is_replica:
         patience = time.monotonic() + CATCH_UP
         while info is None or info.last < end:
             if time.monotonic() > patience:
-                raise Lagging
+                raise LaggingError(f"{end} of {key!r}")
             time.sleep(LOOK_AGAIN)
             counted, info = _look(wire, key, after, end)
     loss = lost(source, key, after, info)

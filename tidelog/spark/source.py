@@ -29,13 +29,14 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from tidelog.arrow.columns import BATCH_ROWS, Columns
 from tidelog.client.entries import StreamId
-from tidelog.spark.columns import BATCH_ROWS, DEFAULT_SCHEMA, TOPIC_SCHEMA, Columns
+from tidelog.spark.columns import DEFAULT_SCHEMA, TOPIC_SCHEMA, columns_of
 from tidelog.spark.filters import Narrowed, narrowed
 from tidelog.spark.offsets import ZERO, DataLossError, Ids, OffsetRange, Offsets, data_loss
 from tidelog.spark.options import ReadOptions, for_sink, for_source, is_source
 from tidelog.spark.optionvalues import BATCH, STREAM, OptionValues
-from tidelog.spark.ranges import Ranges, grouped, read_pages, report
+from tidelog.spark.ranges import Ranges, grouped, read_range, report
 from tidelog.spark.sink import TidelogStreamWriter, TidelogWriter
 from tidelog.spark.topicread import MARK
 from tidelog.transport.leader import LeaderConnection
@@ -101,7 +102,7 @@ def batches(source: ReadOptions, made: Columns, partition: InputPartition) -> It
         return
     with closing(LeaderConnection(source.access, f"{source.name}-task")) as servers:
         for piece in partition.ranges:
-            for page in read_pages(source, servers, piece, partition.replica, made.wanted, BATCH_ROWS):
+            for page in read_range(source, servers, piece, partition.replica, made.wanted, BATCH_ROWS):
                 yield made.batch(piece.key, page)
 
 
@@ -110,7 +111,7 @@ class TidelogReader(DataSourceReader):
 
     def __init__(self, source: ReadOptions, schema: StructType) -> None:
         self.source = source
-        self.columns = Columns(schema, source.mode, bool(source.subscription.topic))
+        self.columns = columns_of(schema, source.mode, bool(source.subscription.topic))
         self.narrowed = Narrowed()
 
     @property
@@ -146,7 +147,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, source: ReadOptions, schema: StructType) -> None:
         self.source = source
-        self.columns = Columns(schema, source.mode, bool(source.subscription.topic))
+        self.columns = columns_of(schema, source.mode, bool(source.subscription.topic))
         self._offsets: Offsets | None = None  # only in the process of the query: tasks receive this object pickled
         self._target: Ids | None = None  # with availableNow, the last IDs at the start of the query
         self._triggered = -float("inf")  # monotonic time of the last batch that minOffsetsPerTrigger permitted

@@ -14,12 +14,12 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
+from tidelog.arrow.names import as_text
 from tidelog.client.steps import drive_over
 from tidelog.codecs.packed import FIELD
-from tidelog.spark.names import as_text
 from tidelog.spark.optionvalues import OptionError
-from tidelog.spark.partitioning import PLAIN
 from tidelog.topics.reconcile import known
+from tidelog.topics.sending import PLAIN
 from tidelog.topics.settings import TopicSettings, key_of
 from tidelog.transport.leader import LeaderConnection
 

@@ -17,17 +17,17 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from tidelog.arrow.columns import PARTITION
+from tidelog.arrow.values import kind_of
 from tidelog.client import calls
 from tidelog.client.steps import Steps, checked, drive_over
-from tidelog.spark.columns import PARTITION
 from tidelog.spark.commands import KEY, is_fields
 from tidelog.spark.options import TopicOptions, WriteOptions
 from tidelog.spark.optionvalues import OptionError
-from tidelog.spark.partitioning import PLAIN, TopicEntries
-from tidelog.spark.values import kind_of
+from tidelog.spark.partitioning import TopicEntries
 from tidelog.topics.reconcile import compare, known
 from tidelog.topics.retention import enforce_changed
-from tidelog.topics.sending import TopicFullError
+from tidelog.topics.sending import PLAIN, TopicFullError
 from tidelog.topics.settings import FUNCTION, TopicError, TopicSettings
 from tidelog.transport.leader import LeaderConnection
 

@@ -16,9 +16,9 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
+from tidelog.arrow.pages import SWITCH, native
 from tidelog.spark.options import for_sink, for_source
 from tidelog.spark.optionvalues import BATCH, STREAM
-from tidelog.spark.pages import SWITCH, native
 from tidelog.spark.sink import Messages, Staged, TidelogStreamWriter
 from tidelog.spark.source import TidelogDataSource, TidelogReader
 

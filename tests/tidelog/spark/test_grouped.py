@@ -21,9 +21,7 @@ def pieces(numbers: list[int]) -> list[tuple[OffsetRange, int]]:
     return [(OffsetRange(f"s:{at % 7}", StreamId(at), StreamId(at + 1)), number) for at, number in enumerate(numbers)]
 
 
-@given(
-    st.lists(st.integers(0, 1000), min_size=1, max_size=300), st.integers(1, 50), st.none() | st.integers(1, 1000)
-)
+@given(st.lists(st.integers(0, 1000), min_size=1, max_size=300), st.integers(1, 50), st.none() | st.integers(1, 1000))
 def test_each_piece_is_in_one_group(numbers: list[int], most: int, limit: int | None) -> None:
     given_pieces = pieces(numbers)
     counts = dict(given_pieces)

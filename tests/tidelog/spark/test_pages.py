@@ -20,9 +20,10 @@ from pyspark.sql import types  # noqa: E402 - needs pyspark
 
 import tidelog.spark  # noqa: E402
 from tidelog import Client  # noqa: E402
-from tidelog.spark import pages  # noqa: E402
-from tidelog.spark.columns import DEFAULT_SCHEMA, Columns, MalformedError  # noqa: E402
-from tidelog.spark.pages import HiredisGather, NativeGather, PageContent  # noqa: E402
+from tidelog.arrow import pages  # noqa: E402
+from tidelog.arrow.columns import MalformedError  # noqa: E402
+from tidelog.arrow.pages import HiredisGather, NativeGather, PageContent  # noqa: E402
+from tidelog.spark.columns import DEFAULT_SCHEMA, columns_of  # noqa: E402
 from tidelog.testing import Server  # noqa: E402
 from tidelog.transport import connection as wire  # noqa: E402
 from tidelog.transport.access import Access  # noqa: E402
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.skipif(
-    not pages.BUILT, reason="tidelog.spark._rows is not built here (pip install -e ., with a C compiler)"
+    not pages.BUILT, reason="tidelog.arrow._rows is not built here (pip install -e ., with a C compiler)"
 )
 
 Entry = list[bytes]
@@ -88,7 +89,7 @@ def everywhere(data: bytes) -> list[bytes]:
 
 def outcome(compiled: bool, pieces: list[bytes], number: int, schema: str, mode: str, size: int) -> list[Any]:
     """The batches, and the error if one ends them."""
-    made = Columns(schema_of(schema), mode)
+    made = columns_of(schema_of(schema), mode)
     connection = object.__new__(BlockingConnection)
     connection.url = "redis://here:1"
     connection._sock = cast(socket.socket, Pieces(pieces))
@@ -336,7 +337,7 @@ def test_random_damage(entries: list[Entry], damage: list[tuple[int, int]], cuts
 
 # -- the helper itself ----------------------------------------------------------------------------------------------
 def rows(*arguments: Any) -> Any:
-    return importlib.import_module("tidelog.spark._rows").Rows(*arguments)
+    return importlib.import_module("tidelog.arrow._rows").Rows(*arguments)
 
 
 def test_wrong_calls() -> None:

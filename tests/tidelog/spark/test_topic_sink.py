@@ -104,7 +104,7 @@ def test_partitions_are_those_of_the_other_clients() -> None:
 
 
 def test_columns_that_are_broken() -> None:
-    partitions = pytest.importorskip("tidelog.spark._rows").partitions
+    partitions = pytest.importorskip("tidelog.arrow._rows").partitions
     offsets, data = np.array([0, 2, 3], np.int32), b"abc"
     assert np.frombuffer(partitions(offsets, data, 0, 2, 7), np.uint32).tolist() == [
         partition_of(b"ab", 7), partition_of(b"c", 7),
@@ -273,9 +273,7 @@ def test_what_is_no_uuid(spark: SparkSession, client: Client, to: To, tidelog_se
 
 
 def test_retention(spark: SparkSession, client: Client, to: To, tidelog_server: Server) -> None:
-    kept: Topic[Order] = Topic(
-        "kept", Order, partitions=2, partition_size=10, overflow="drop", url=tidelog_server.url
-    )
+    kept: Topic[Order] = Topic("kept", Order, partitions=2, partition_size=10, overflow="drop", url=tidelog_server.url)
     kept.sync.ready()
     full: Topic[Order] = Topic("full", Order, partition_by="id", partitions=1, hard_limit=30, url=tidelog_server.url)
     full.sync.ready()

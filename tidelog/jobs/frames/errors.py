@@ -18,8 +18,8 @@ SUPERSEDED: Final = (
 LOST: Final = ("tidelog.spark.offsets.DataLossError", "tidelog.spark.offsets.TopicChangedError")
 #: Errors of the source, the sink and the decoder that require a change of the job or its input.
 WRONG: Final = (
-    "tidelog.codecs.recordtypes.UndecodableError", "tidelog.spark.columns.MalformedError",
-    "tidelog.spark.columns.MistakenColumnError", "tidelog.spark.commands.RowError",
+    "tidelog.codecs.recordtypes.UndecodableError", "tidelog.arrow.columns.MalformedError",
+    "tidelog.arrow.columns.MistakenColumnError", "tidelog.spark.commands.RowError",
     "tidelog.spark.optionvalues.OptionError", "tidelog.spark.offsets.NoOffsetError",
     "tidelog.spark.offsets.NoStreamError",
     "tidelog.topics.settings.TopicMismatchError", "tidelog.topics.settings.TopicError", "tidelog.jobs.errors.JobError",

@@ -33,12 +33,13 @@ from msgspec import inspect
 from pyspark import cloudpickle
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from tidelog.arrow.inference import KINDS
 from tidelog.client.entries import Entry, StreamId
 from tidelog.codecs import Codec, codec_for
 from tidelog.codecs.packed import FIELD
 from tidelog.codecs.recordtypes import RecordField
 from tidelog.jobs.errors import JobError
-from tidelog.jobs.task.fieldtypes import KINDS, SCALARS, infos_of
+from tidelog.jobs.task.fieldtypes import SCALARS, infos_of
 from tidelog.topics import Topic, TopicSettings
 
 if TYPE_CHECKING:

@@ -22,15 +22,11 @@ import msgspec
 import pyarrow as pa
 from msgspec import inspect
 
+from tidelog.arrow.inference import KINDS
 from tidelog.topics import Topic, TopicSettings
 
-PLAIN: Final = "plain"
 FIELDS: Final = "fields"
 DATA: Final = "data"
-KINDS: Final[dict[str, pa.DataType]] = {
-    "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_(), "bytes": pa.binary(), "date": pa.date32(),
-    "datetime": pa.timestamp("us", "UTC"),
-}  # fmt: skip
 SCALARS: Final[dict[type, pa.DataType]] = {
     inspect.IntType: pa.int64(), inspect.FloatType: pa.float64(), inspect.BoolType: pa.bool_(),
     inspect.BytesType: pa.binary(), inspect.ByteArrayType: pa.binary(), inspect.DateType: pa.date32(),

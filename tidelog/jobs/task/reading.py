@@ -22,6 +22,8 @@ from typing import Any, Final
 import pyarrow as pa
 from zstandard import ZstdError
 
+from tidelog.arrow import values
+from tidelog.arrow.pages import Page, PageContent, gather, header
 from tidelog.client import calls, strings
 from tidelog.client.entries import Entry, Info, StreamId
 from tidelog.client.steps import checked, existing
@@ -29,11 +31,10 @@ from tidelog.codecs import UndecodableError
 from tidelog.codecs.packed import FIELD, Packed
 from tidelog.jobs.errors import InputsLostError
 from tidelog.jobs.replaylog.marker import InputSpan
-from tidelog.jobs.task.fieldtypes import DATA, FIELDS, PLAIN, ColumnField, as_json, fields_of
+from tidelog.jobs.task.fieldtypes import DATA, FIELDS, ColumnField, as_json, fields_of
 from tidelog.jobs.task.rows import InputRows
-from tidelog.spark import values
-from tidelog.spark.pages import Page, PageContent, gather, header
 from tidelog.topics import Topic, TopicSettings
+from tidelog.topics.sending import PLAIN
 from tidelog.transport.leader import LeaderConnection
 
 ZERO: Final = StreamId(0, 0)

@@ -19,11 +19,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from tidelog.arrow.values import kind_of
 from tidelog.jobs.errors import FunctionError
 from tidelog.jobs.task.calls import CallContext, OutputRowError
-from tidelog.jobs.task.fieldtypes import FIELDS, PLAIN, ColumnField, fields_of
-from tidelog.spark.values import kind_of
+from tidelog.jobs.task.fieldtypes import FIELDS, ColumnField, fields_of
 from tidelog.topics import Topic, TopicSettings
+from tidelog.topics.sending import PLAIN
 from tidelog.topics.settings import FUNCTION
 
 #: Kinds of columns that a field of a kind accepts in addition to its own.

@@ -407,7 +407,7 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-static PyType_Spec spec = {"tidelog.spark._rows.Rows", sizeof(Rows), 0, Py_TPFLAGS_DEFAULT, slots};
+static PyType_Spec spec = {"tidelog.arrow._rows.Rows", sizeof(Rows), 0, Py_TPFLAGS_DEFAULT, slots};
 
 static PyMethodDef functions[] = {
     {"partitions", partitions, METH_VARARGS, "The partition of each key of a binary column. See _rows.pyi."},

@@ -27,15 +27,15 @@ import hiredis
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.spark import names
+from tidelog.arrow import names
 from tidelog.transport.connection import BlockingConnection, NotAnEntryError, PageBuilder
 from tidelog.transport.errors import ReplyError
 
 if TYPE_CHECKING:
-    from tidelog.spark._rows import Column
+    from tidelog.arrow._rows import Column
 
 try:
-    from tidelog.spark._rows import Rows
+    from tidelog.arrow._rows import Rows
 
     BUILT = True
 except ImportError:  # installed without a compiler, or run from a zip file

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tidelog.spark.names import as_bytes, as_text, texts
+from tidelog.arrow.names import as_bytes, as_text, texts
 
 pytestmark = pytest.mark.quick
 

@@ -9,8 +9,8 @@ import pytest
 
 pa = pytest.importorskip("pyarrow", reason="no pyarrow here (pip install 'tidelog[spark]')")
 
+from tidelog.arrow.values import convert  # noqa: E402
 from tidelog.spark.commands import as_text  # noqa: E402 - needs pyarrow
-from tidelog.spark.values import convert  # noqa: E402
 
 pytestmark = pytest.mark.quick
 
