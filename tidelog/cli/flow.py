@@ -25,11 +25,13 @@ from tidelog.cli.resetting import reset_options
 from tidelog.client.steps import run as run_steps
 from tidelog.flows import Flow, FlowError, FlowFileError
 from tidelog.flows.declare import warnings
-from tidelog.flows.files import FlowDocument, diagram, no_server, read_files
+from tidelog.flows.files import FileHeader, FlowDocument, diagram, no_server, read_files
+from tidelog.flows.runtime.runningflow import DrainReport
 from tidelog.flows.service import process, streamgroups
 from tidelog.flows.service.api import DEFAULT
 from tidelog.flows.service.desired import Desired, DesiredDocument
 from tidelog.flows.service.host import DeployedFlow
+from tidelog.flows.service.reloading import ReloadReport
 from tidelog.operating.tables import counted
 from tidelog.operating.terminal import echo
 from tidelog.operating.watch import StatusOptions, show_rates, status_options
@@ -56,6 +58,7 @@ def flow_commands() -> None:
       tidelog flow pause main                stop its sources, until
       tidelog flow resume main
       tidelog flow drain main                complete the events in flight, then delete the flow
+      tidelog flow reload                    read the files of a process again, and apply what has changed
       tidelog flow reset main --to earliest  read its streams again
 
     A first flow, which copies standard input to standard output:
@@ -162,7 +165,8 @@ def run(
 
     The process ends when all flows have ended, for example at the end of standard input. On SIGTERM or Ctrl-C it
     drains: it stops reading, completes the events in flight, and reports the settled and abandoned events. A second
-    signal stops it immediately. Sources that can redeliver events then deliver the unsettled ones again.
+    signal stops it immediately. Sources that can redeliver events then deliver the unsettled ones again. On SIGHUP, it
+    reads the files again (see reload).
 
     The exit status is 1 if a flow has failed or events were abandoned.
     """
@@ -178,15 +182,45 @@ def run(
             head.server, name or head.name or "default", None if listening == NONE else listening,
             process.token_in(path) if path else head.token, allow_local, stay,
         )  # fmt: skip
-        flows = [
-            DeployedFlow(spec, "file" if each in document.given else "python", document.given.get(each))
-            for each, spec in document.flows.items()
-        ]
+        flows = _deployed(document)
+        paths = _paths(files)
+        if paths:
+            only_files = len(paths) == len(files)
+            options.read_files = lambda: _deployed(_reread(paths, url, head, only=only_files, stay=stay))
         collect_less()
         status = process.run(flows, options, lambda line: echo(line, err=True))
     except FlowError as error:
         raise click.ClickException(str(error)) from None
     raise SystemExit(status)
+
+
+def _deployed(document: FlowDocument) -> list[DeployedFlow]:
+    return [
+        DeployedFlow(spec, "file" if each in document.given else "python", document.given.get(each))
+        for each, spec in document.flows.items()
+    ]
+
+
+def _reread(paths: Sequence[str], url: str | None, head: FileHeader, *, only: bool, stay: bool) -> FlowDocument:
+    """Read files again. ``only``: the process has no flows from Python, whose server may have become that of ``head``.
+
+    Raises FlowFileError, also if a value has changed that only a restart can apply.
+    """
+    document = read_files(paths, server=url)
+    if not only:
+        document.head.server = document.head.server or head.server
+    changed = [name for name in head.__struct_fields__ if getattr(document.head, name) != getattr(head, name)]
+    problems = [f"{name} has changed: restart the process to apply it" for name in changed]
+    if not document.flows and not stay:
+        problems.append("there is no flow in the files")
+    if problems:
+        raise FlowFileError(problems)
+    return document
+
+
+def _paths(files: Sequence[str]) -> list[str]:
+    """Return those of the arguments that are files, and not Python objects."""
+    return [each for each in files if ":" not in each or Path(each).exists()]
 
 
 @flow_commands.command()
@@ -213,11 +247,12 @@ def _is_file(what: str) -> bool:
 def _read(files: Sequence[str], url: str | None, variables: Mapping[str, str] | None = None) -> FlowDocument:
     """Read flows from files and modules. Errors are printed on standard error."""
     import_from_here()  # files can name functions as module:function
-    modules = [each for each in files if ":" in each and not Path(each).exists()]
+    paths = _paths(files)
+    modules = [each for each in files if each not in paths]
     found: list[Flow] = [Declaration[Flow](Flow, "shop.flows:orders").convert(each, None, None) for each in modules]
     problems: list[str] = []
     try:
-        document = read_files([each for each in files if each not in modules], server=url, variables=variables)
+        document = read_files(paths, server=url, variables=variables)
     except FlowFileError as error:
         document = FlowDocument()
         problems += error.problems
@@ -401,6 +436,29 @@ def drain(name: str, timeout: float | None, api: str, token_file: str | None) ->
     for each in found["drained"]:
         echo(process.drained_text(each["alias"], each["settled"], each["seconds"], each["abandoned"]))
     if not all(each["complete"] for each in found["drained"]):
+        raise SystemExit(1)
+
+
+@flow_commands.command()
+@_api
+def reload(api: str, token_file: str | None) -> None:
+    """Read the flow files of a process again, and apply what has changed. SIGHUP does the same.
+
+    Changed flows are drained and replaced, new ones are started, and those that are no longer in the files are drained
+    and deleted. All other flows continue. If a file is not valid, nothing changes.
+
+    The exit status is 1 if nothing was changed because of an error, or if events were abandoned.
+    """
+    with Progress() as progress:
+        progress.show_text("reloading")
+        found = FlowApiClient(api, token_file, DRAINING).send("POST", "/v1/reload")
+    drained = {
+        each["alias"]: DrainReport(each["settled"], each["abandoned"], each["seconds"]) for each in found.pop("drained")
+    }
+    report = ReloadReport(**found, drained=drained)
+    for line in process.reload_texts(report):
+        echo(printable(line))
+    if not report.complete:
         raise SystemExit(1)
 
 

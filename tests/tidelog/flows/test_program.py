@@ -189,7 +189,7 @@ def test_it_ends_when_nobody_reads_its_output_any_more(tmp_path: Path) -> None:
 
 
 # -- signals -------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_drains(tmp_path: Path, number: int) -> None:
     with started(tmp_path, ECHO) as process:
         process.type("one")

@@ -8,7 +8,7 @@
     diagram       a flow as a graph, in Mermaid
 """
 
-from tidelog.flows.files.document import FlowDocument, no_server, read_files, read_flow, read_text
+from tidelog.flows.files.document import FileHeader, FlowDocument, no_server, read_files, read_flow, read_text
 from tidelog.flows.files.testcases import FlowCase
 
-__all__ = ["FlowCase", "FlowDocument", "no_server", "read_files", "read_flow", "read_text"]
+__all__ = ["FileHeader", "FlowCase", "FlowDocument", "no_server", "read_files", "read_flow", "read_text"]

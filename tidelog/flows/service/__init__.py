@@ -14,6 +14,7 @@
     api            the HTTP API: handlers
     openapi        the routes of the API, and the OpenAPI document
     page           the page at /, and the files that draw graphs, which the console serves, too
+    reloading      reads the flow files again, and applies what has changed
     watchdog       finds Python functions that block the process
     process        ``tidelog flow run``: start, signals, exit status
 """

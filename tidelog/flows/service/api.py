@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from tidelog.flows.api.errors import FlowError
+from tidelog.flows.api.errors import FlowError, FlowFileError
 from tidelog.flows.runtime.runningflow import DrainReport
-from tidelog.flows.service import deadletters, page, requestbodies, streamgroups, tap, views
+from tidelog.flows.service import deadletters, page, reloading, requestbodies, streamgroups, tap, views
 from tidelog.flows.service.accesscontrol import HEADERS, TOKEN, AccessControl
 from tidelog.flows.service.host import DeployedFlow, FlowHost, NoFlowError
 from tidelog.flows.service.metrics import CONTENT_TYPE, FlowMetrics
@@ -160,6 +160,16 @@ class FlowApi:
         shown = views.flow(deployed, alias)
         reports = await self._host.undeploy(alias, timeout)
         return answer({**shown, "status": "drained", "drained": drain_results(reports)})
+
+    async def reload(self, _: web.Request) -> web.Response:
+        try:
+            report = await reloading.reload(self._host)
+        except FlowFileError as error:
+            raise requestbodies.wrong(error, "nothing was changed") from None
+        return answer({
+            "started": report.started, "replaced": report.replaced, "removed": report.removed,
+            "unchanged": report.unchanged, "failed": report.failed, "drained": drain_results(report.drained),
+        })  # fmt: skip
 
     # -- connectors, pipelines -------------------------------------------------------------------------------
     async def connectors(self, request: web.Request) -> web.Response:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 from tidelog.flows.api.errors import FlowError, FlowFileError
@@ -129,7 +129,10 @@ class FlowHost:
         self.problem = "the stored flows are not known yet"  # why nothing can be deployed yet
         self.draining = False
         self.desired = None if server is None else Desired(server, name)
-        self.reading = asyncio.Lock()  # held while a flow from HTTP is parsed in a thread
+        self.reading = asyncio.Lock()  # held while flows from HTTP or from files are parsed in a thread
+        self.read_files: Callable[[], Sequence[DeployedFlow]] | None = None
+        # Reads the flow files again; raises FlowFileError. None: the flows were not read from files.
+        self.reload_turn = asyncio.Lock()  # held during a reload
         self._changed = asyncio.Event()
 
     # -- begin -----------------------------------------------------------------------------------------------
@@ -242,16 +245,30 @@ class FlowHost:
             return new, {}
         if not replace:
             raise BusyError(f"there is already a flow {name!r}: PUT replaces it")
+        new = DeployedFlow(spec, old.by, given)
+        return new, await self.replace(old, new)
+
+    async def replace(self, old: DeployedFlow, new: DeployedFlow) -> dict[str, DrainReport]:
+        """Drain a flow, and start another one with its name and its desired state.
+
+        Raises BusyError if it was replaced or deleted meanwhile, or if the process is stopping.
+        """
         async with old.lock:
-            if self.flows.get(name) is not old:
-                raise BusyError(f"the flow {name!r} was replaced or deleted meanwhile")
+            if self.flows.get(old.name) is not old:
+                raise BusyError(f"the flow {old.name!r} was replaced or deleted meanwhile")
             kept = await self._current_state(old)
             reports = await self._drain_replaced(old)
-            new = DeployedFlow(spec, old.by, given)
             async with new.lock:
-                self.flows[name] = new
+                self.flows[new.name] = new
                 await self._put(new, kept)
-        return new, reports
+        return reports
+
+    async def add(self, new: DeployedFlow) -> None:
+        """Start a flow that is in ``flows`` and has not been started. Raises BusyError if the process is stopping."""
+        async with new.lock:
+            if self.draining:
+                raise BusyError(f"the process is stopping: {new.name!r} was not started")
+            await self._put(new, DesiredDocument() if self.desired is None else await self.desired.read())
 
     async def _drain_replaced(self, old: DeployedFlow) -> dict[str, DrainReport]:
         """Drain a flow that is being replaced. Raises BusyError if the process is stopped meanwhile."""
@@ -289,8 +306,10 @@ class FlowHost:
         if self.desired is not None and new.by == "api" and given is not None:
             await self.desired.change(lambda kept: kept.deployed.update({new.name: given}))
 
-    async def undeploy(self, name: str, seconds: float | None = None) -> dict[str, DrainReport]:
-        """Drain and delete a flow. Raises NoFlowError."""
+    async def undeploy(
+        self, name: str, seconds: float | None = None, *, forget: bool = True
+    ) -> dict[str, DrainReport]:
+        """Drain and delete a flow, and its desired state if ``forget`` is set. Raises NoFlowError."""
         deployed = self.find(name)
         if name != deployed.name:
             raise BusyError(f"{name!r} is an instance of {deployed.name!r}: only the whole flow can be deleted")
@@ -300,7 +319,7 @@ class FlowHost:
             reports = await self._drained(deployed, seconds)
             del self.flows[name]
             self._changed.set()
-            if self.desired is not None:
+            if self.desired is not None and forget:
                 await self.desired.change(lambda kept: kept.forget(name))
         return reports
 

@@ -48,6 +48,8 @@ ROUTES: Final = (
              "Deploy a flow; an existing flow with this name is drained and replaced.", (201, 409, 503), (), FlowBody),
     ApiRoute("DELETE", "/v1/flows/{flow}", "delete_flow",
              "Drain and delete a flow; reports the settled and abandoned events.", (409, 503), ("timeout",)),
+    ApiRoute("POST", "/v1/reload", "reload",
+             "Read the flow files again; changed flows are drained and replaced.", (409, 422, 503)),
     ApiRoute("GET", "/v1/flows/{flow}/connectors", "connectors", "Its connectors."),
     ApiRoute("GET", "/v1/flows/{flow}/connectors/{connector}", "connector",
              "A connector: status, connectivity, neighbors."),

@@ -1,25 +1,32 @@
 """``FlowProcess``: runs flows and the HTTP API until all flows have ended, or until a signal.
 
-The first SIGTERM, SIGINT or SIGHUP drains all flows and reports the settled and abandoned events. A second signal stops
+The first SIGTERM or SIGINT drains all flows and reports the settled and abandoned events. A second signal stops
 immediately. With ``stay``, the process continues when all flows have ended.
+
+SIGHUP reloads the flow files. If the process has none, or if its terminal was closed, SIGHUP drains like SIGTERM.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import uvloop
 
-from tidelog.flows.api.errors import FlowError
+from tidelog.flows.api.errors import FlowError, FlowFileError
 from tidelog.flows.service import api
 from tidelog.flows.service.host import DeployedFlow, FlowHost
 from tidelog.flows.service.publisher import FlowPublisher
+from tidelog.flows.service.reloading import ReloadReport, reload
+from tidelog.operating.errortexts import summary_of
 from tidelog.operating.signals import ENDING, handling
 from tidelog.operating.tables import counted
+from tidelog.transport.cancellation import cancel_and_wait
 
 log = logging.getLogger("tidelog.flows")
 
@@ -34,6 +41,7 @@ class ProcessOptions:
     token: str | None = None
     local: bool = False  # flows deployed over HTTP can use Python functions and local files
     stay: bool = False  # also when all flows have ended
+    read_files: Callable[[], Sequence[DeployedFlow]] | None = None  # see FlowHost
 
 
 def token_in(path: str) -> str:
@@ -65,12 +73,17 @@ class FlowProcess:
         self._say = say
         self._told = 0  # number of signals
         self._signal = asyncio.Event()
+        self._begun = asyncio.Event()  # the flows were started
+        self._reload_wanted = asyncio.Event()
+        self._terminal = has_terminal()
         self.host = FlowHost(options.server, options.name, local=options.local)
+        self.host.read_files = options.read_files
 
     async def main(self) -> int:
         options = self._options
         server = None if options.listen is None else api.FlowApiServer(self.host, options.listen, options.token)
-        with handling(ENDING, self._stop), self.host.watchdog:
+        with handling(ENDING, self._signalled), self.host.watchdog:
+            reloads = asyncio.create_task(self._reloads(), name="flow reloads")
             try:
                 if server is not None:
                     await server.start()
@@ -78,13 +91,39 @@ class FlowProcess:
                 async with FlowPublisher(self.host):
                     return await self._run()
             finally:
+                await cancel_and_wait(reloads)
                 await self.host.stop()
                 if server is not None:
                     await server.stop()
 
-    def _stop(self, _: object) -> None:
-        self._told += 1
-        self._signal.set()
+    def _signalled(self, number: signal.Signals) -> None:
+        closed = self._terminal and not has_terminal()
+        if number == signal.SIGHUP and self._options.read_files is not None and not closed:
+            self._reload_wanted.set()
+        else:
+            self._told += 1
+            self._signal.set()
+
+    async def _reloads(self) -> None:
+        """Reload after each SIGHUP. Signals that arrive during a reload cause another one."""
+        while True:
+            await self._reload_wanted.wait()
+            await self._begun.wait()  # the flows start when the server has replied
+            self._reload_wanted.clear()
+            try:
+                report = await reload(self.host)
+            except FlowFileError as error:
+                for line in error.problems:
+                    self._say(line)
+                self._say(f"reload: {counted(len(error.problems), 'problem')}; nothing was changed")
+            except FlowError as error:
+                self._say(f"reload: nothing was changed: {error}")
+            except Exception as error:  # the flows continue, and so does the next reload
+                log.exception("reload")
+                self._say(f"reload: {summary_of(error)}")
+            else:
+                for line in reload_texts(report):
+                    self._say(line)
 
     async def _run(self) -> int:
         work = asyncio.create_task(self._work())
@@ -118,6 +157,7 @@ class FlowProcess:
 
     async def _work(self) -> object:
         await self.host.start(self._flows)
+        self._begun.set()
         if self._options.stay:
             await asyncio.Event().wait()
         await self.host.finished()
@@ -129,6 +169,23 @@ class FlowProcess:
         if not complete or self.host.failed:
             return 1
         return int(self.host.shared.get("exit_code", 0))  # set by a connector of type exit
+
+
+def has_terminal() -> bool:
+    """Return whether the process has a controlling terminal. It has none any more after its terminal was closed."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
+
+
+def reload_texts(report: ReloadReport) -> list[str]:
+    """Return lines about a reload."""
+    drains = [
+        drained_text(alias, each.settled, each.seconds, each.abandoned) for alias, each in report.drained.items()
+    ]
+    return [*drains, f"reload: {report}"]
 
 
 def drained_text(alias: str, settled: int, seconds: float, abandoned: Mapping[str, int]) -> str:

@@ -90,12 +90,12 @@ def answer(body: Any, status: int = 200, headers: dict[str, str] | None = None) 
     )
 
 
-def wrong(error: FlowFileError) -> ApiError:
-    """Return the error for an invalid flow."""
+def wrong(error: FlowFileError, begin: str = "the flow is not valid") -> ApiError:
+    """Return the error for an invalid flow. ``begin``: the beginning of its text."""
     shown = list(error.problems[:PROBLEMS])
     if len(error.problems) > PROBLEMS:
         shown.append(f"and {len(error.problems) - PROBLEMS} more")
-    return ApiError(422, "the flow is not valid: " + "; ".join(shown), shown)
+    return ApiError(422, f"{begin}: {'; '.join(shown)}", shown)
 
 
 async def body_of(request: web.Request) -> bytes:
