@@ -11,6 +11,7 @@ back to its source.
     connectors/    sources and sinks
     operators/     the steps of pipelines
     expressions/   the language of expressions
+    branching/     the operator ``branch``, with a flow of its own
     codecs/        conversion between bytes and values
     interceptors/  conversion between bytes and messages
     files/         flows in YAML

@@ -53,6 +53,7 @@ OPERATORS: Final[dict[str, str]] = {
     "select": "tidelog.flows.operators.select:SelectOperator",
     "map": "tidelog.flows.operators.map:MapOperator",
     "enrich": "tidelog.flows.operators.enrich:EnrichOperator",
+    "branch": "tidelog.flows.branching.branch:BranchOperator",
     "python": "tidelog.flows.operators.python:PythonOperator",
     "split": "tidelog.flows.operators.split:SplitOperator",
     "unbatch": "tidelog.flows.operators.split:UnbatchOperator",

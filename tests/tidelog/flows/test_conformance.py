@@ -32,6 +32,7 @@ EVENTS: list[Any] = [{"n": number, "key": f"k{number % 2}", "list": [1, 2]} for 
 RATES = Path(__file__).parents[3] / "examples" / "flows" / "rates.json"
 OPERATORS: dict[str, Op] = {
     "route": op("route", cases=[{"where": "n > `2`", "port": "a"}, {"where": "key", "port": "b"}], all=True),
+    "branch": op("branch", operators=[{"where": "n != 3"}, {"map": "n * 2"}], set={"m": "@"}, cache={}),
     "enrich": op("enrich", file=str(RATES), key="key", set={"rate": "@"}),
     "map": op("map", set={"m": "n * 2"}, meta={"m": "$meta.m"}),
     "passthrough": op("passthrough"), "where": op("where", "n > `2`"), "select": op("select", "key"),

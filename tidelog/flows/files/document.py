@@ -319,7 +319,7 @@ def _operators(given: Any, path: str, problems: Problems, outside: bool) -> tupl
             problems.add(at, "an operator is its type, or maps its type to its options, such as {batch: {count: 100}}")
             continue
         ((kind, options),) = each.items()
-        if not outside and (refused := restrictions.operator(kind)):
+        if not outside and (refused := restrictions.operator(kind, options)):
             problems.add(at, refused)
             continue
         made = operator_spec(Op(str(kind), options), at, problems)

@@ -25,9 +25,18 @@ _SERVERS: Final = ("redis:", "rediss:", "unix:", "redis+sentinel:", "rediss+sent
 _LOCAL: Final = ("unix:", "file:")
 
 
-def operator(kind: Any) -> str:
-    """Return why an operator is refused, or an empty string."""
-    return f"operators of type {kind} {OPERATORS[kind]}: {REFUSED}" if kind in OPERATORS else ""
+def operator(kind: Any, given: Any = None) -> str:
+    """Return why an operator with these options is refused, or an empty string."""
+    if kind in OPERATORS:
+        return f"operators of type {kind} {OPERATORS[kind]}: {REFUSED}"
+    if kind != "branch" or not isinstance(given, Mapping):
+        return ""
+    within = given.get("operators")
+    for each in within if isinstance(within, list) else ():
+        name, options = next(iter(each.items()), ("", None)) if isinstance(each, Mapping) else (each, None)
+        if refused := operator(name, options):
+            return refused
+    return "; ".join(f"{path[1:]}: {text}" for path, text in _files(given, ""))
 
 
 def connector(kind: str, given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
