@@ -41,6 +41,7 @@ CONNECTORS: Final[dict[str, str]] = {  # type: module:class
     "redis_stream": "tidelog.flows.connectors.redis.stream:RedisStream",
     "kafka": "tidelog.flows.connectors.kafka.kafka:KafkaConnector",
     "mqtt": "tidelog.flows.connectors.mqtt.mqtt:MqttConnector",
+    "nats": "tidelog.flows.connectors.nats.nats:NatsConnector",
     "sql": "tidelog.flows.connectors.sql.sql:SqlConnector",
     "sql_query": "tidelog.flows.connectors.sql.query:SqlQuerySink",
     "cron": "tidelog.flows.connectors.builtin.cron:CronSource",
@@ -77,7 +78,7 @@ OPERATORS: Final[dict[str, str]] = {
 
 EXTRAS: Final = {  # package: the smallest extra that has it, if this is not ``flows``
     "aiokafka": "flows-all", "cramjam": "flows-all", "datasketches": "flows-all", "lz4": "flows-all",
-    "aiomqtt": "flows-mqtt", "paho": "flows-mqtt",
+    "nats": "flows-nats", "nkeys": "flows-nats", "aiomqtt": "flows-mqtt", "paho": "flows-mqtt",
     "aiomysql": "flows-sql", "psycopg": "flows-sql", "pymysql": "flows-sql",
 }  # fmt: skip
 

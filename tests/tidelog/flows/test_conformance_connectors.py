@@ -519,6 +519,25 @@ def mqtt(_: Peers) -> None:
         check_sink(made("mqtt", url=peer.url, topic=topic), VALUES, invalid=UNWRITABLE)
 
 
+@checks("nats")
+def nats(_: Peers) -> None:
+    from tests.tidelog.flows.natskit import nats_peer
+
+    with nats_peer() as peer:
+        peer.stream("S", "stored")
+
+        def produce(**options: Any) -> Callable[[Source, int], Awaitable[None]]:
+            make = made("nats", url=peer.url, **options)
+            return lambda _, count: published(make, [{"n": number} for number in range(count)])
+
+        stored = made("nats", url=peer.url, subject="stored", jetstream=True, durable="d", ack_wait="1s")
+        check_source(stored, produce=produce(subject="stored", jetstream=True), redelivers=True)
+        check_source(made("nats", url=peer.url, subject="core"), produce=produce(subject="core"), redelivers=False)
+        for jetstream in (False, True):
+            make = made("nats", url=peer.url, subject="stored", jetstream=jetstream)
+            check_sink(make, VALUES, invalid=UNWRITABLE)
+
+
 async def published(make: Callable[[], Any], values: Sequence[Any]) -> None:
     """Write events with a sink of its own."""
     one = make()

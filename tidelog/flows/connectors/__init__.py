@@ -16,6 +16,7 @@
     sockets        TCP and UDP
     kafka          topics of Kafka
     mqtt           topics of an MQTT broker
+    nats           subjects of NATS, and streams of JetStream
     sql            tables and queries of PostgreSQL, MySQL, and SQLite
     elastic        the bulk API of Elasticsearch and OpenSearch
     builtin        connectors without a peer: timers, test sources, Python functions
