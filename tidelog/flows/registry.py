@@ -27,6 +27,7 @@ CONNECTORS: Final[dict[str, str]] = {  # type: module:class
     "http_server": "tidelog.flows.connectors.http.server:HttpServer",
     "websocket_client": "tidelog.flows.connectors.http.websocket:WebsocketClient",
     "websocket_server": "tidelog.flows.connectors.http.websocket:WebsocketServer",
+    "subprocess": "tidelog.flows.connectors.processes.subprocess:SubprocessConnector",
     "tcp_client": "tidelog.flows.connectors.sockets.tcp:TcpClient",
     "tcp_server": "tidelog.flows.connectors.sockets.tcp:TcpServer",
     "udp_client": "tidelog.flows.connectors.sockets.udp:UdpClient",

@@ -396,6 +396,27 @@ def websocket_server(_: Peers) -> None:
     check_sink(made("websocket_server", port=0), VALUES, invalid=UNWRITABLE, connected=connected, peer=clients)
 
 
+# -- programs --------------------------------------------------------------------------------------------------
+@checks("subprocess")
+def subprocess(peers: Peers) -> None:
+    log, out = peers.path / "program.log", peers.path / "program.out"
+    log.touch()
+
+    async def produce(_: Source, count: int) -> None:
+        with log.open("a") as file:
+            file.writelines(f'{{"n": {number}}}\n' for number in range(count))
+
+    async def written(_: Sink) -> list[Any]:
+        await until(lambda: out.read_text().count("\n") >= 2 * len(VALUES))
+        return [json.loads(line) for line in out.read_text().splitlines()]
+
+    check_source(made("subprocess", args=["tail", "-n", "+1", "-F", str(log)]), produce=produce)
+    make = made("subprocess", args=["sh", "-c", f"cat >> {out}"])
+    check_sink(make, VALUES, invalid=UNWRITABLE, written=written)
+    make = made("subprocess", args=["tee", "-a", str(out)], acknowledge=True)
+    check_sink(make, VALUES, invalid=UNWRITABLE, written=written)
+
+
 # -- a tidelog server ----------------------------------------------------------------------------------------
 @checks("stream")
 def stream(peers: Peers) -> None:

@@ -13,6 +13,7 @@
     redis          lists, pub/sub channels and streams on any Redis-protocol server
     http           HTTP and websockets: clients and servers
     files          files, and the standard streams of the process
+    processes      programs that run as child processes
     sockets        TCP and UDP
     kafka          topics of Kafka
     mqtt           topics of an MQTT broker

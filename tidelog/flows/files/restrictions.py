@@ -15,6 +15,7 @@ from tidelog.transport.access import Access
 OPERATORS: Final = {"enrich": "read local files", "python": "run local code"}
 CONNECTORS: Final = {
     "file": "access local files",
+    "subprocess": "run programs",
     "stdio": "use the standard input and output of this process",
     "exit": "end this process, unless what is flow",
 }
