@@ -2,7 +2,8 @@
 
 ``scripts/bench`` runs the workloads that are declared in ``append``, ``polling``, ``ranges``, ``groups``, ``fanout``,
 ``space``, ``xstreams`` and ``cpu``. ``long``, ``replication``, ``spark``, ``report``, ``pending_memory``, ``turns``,
-``acks``, ``console``, ``continuousbackup``, ``delays``, ``failovers``, ``gateway``, ``retention`` and ``workers`` are
+``acks``, ``console``, ``continuousbackup``, ``delays``, ``failovers``, ``gateway``, ``retention``, ``sql`` and
+``workers`` are
 separate programs.
 
     acks            ``python -m benchmarks.acks``: what replies cost that wait for replicas
@@ -38,6 +39,7 @@ separate programs.
     scale           the cases of ``long``: large numbers of entries, streams, groups and clients
     scaleload       the load of the cases of ``scale``
     servers         the servers as processes on free ports with empty directories
+    sql             ``python -m benchmarks.sql``: a query over a stream, compared with pandas over a CSV file
     space           bytes per entry in memory and on disk; seconds until the first reply
     spark           ``python -m benchmarks.spark``: the Spark source and sink
     sparksources    other Spark sources, for comparison

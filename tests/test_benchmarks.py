@@ -209,6 +209,15 @@ def test_delays() -> None:
 
 
 @pytest.mark.slow
+def test_sql() -> None:
+    pytest.importorskip("duckdb", reason="no duckdb here (pip install 'tidelog[sql]')")
+    command = [sys.executable, "-m", "benchmarks.sql", "--rows", "20000", "--rounds", "1"]
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    out = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=110, check=True, env=env).stdout
+    assert re.search(r"^tidelog sql \d+\.\d s, pandas \d+\.\d s: \d+\.\d\d times as fast", out, re.MULTILINE)
+
+
+@pytest.mark.slow
 def test_console() -> None:
     if CHROMIUM is None:
         pytest.skip("no chromium here (Debian: apt-get install chromium)")
