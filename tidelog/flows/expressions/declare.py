@@ -22,7 +22,8 @@ from tidelog.options.units import excerpt
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-LARGEST: Final = 16 * 2**20  # characters, bytes, or items in a result
+LARGEST: Final = 16 * 2**20  # characters or bytes in a result
+MOST_ITEMS: Final = 1_000_000  # in a list that is larger than the arguments: it takes about 30 ms
 INTEGERS: Final = 2**64  # results are below this and above its negative: larger integers have no MessagePack
 
 
@@ -166,10 +167,10 @@ def described(value: Any) -> str:
     return f"{type(value).__name__} {excerpt(value)}"
 
 
-def limited(size: int) -> None:
-    """Raise ValueError if a result of this size exceeds LARGEST."""
-    if size > LARGEST:
-        raise ValueError(f"the result would have {size:,} characters or items: at most {LARGEST:,} are allowed")
+def limited(size: int, most: int = LARGEST) -> None:
+    """Raise ValueError if a result of this size exceeds the limit."""
+    if size > most:
+        raise ValueError(f"the result would have {size:,} characters or items: at most {most:,} are allowed")
 
 
 def number(value: float) -> float:

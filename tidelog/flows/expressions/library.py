@@ -12,7 +12,7 @@ from tidelog.flows.expressions import (
     patterns,
     strings,
     times,
-)  # fmt: skip
+)
 from tidelog.flows.expressions.declare import FUNCTIONS
 
 GROUPS = {

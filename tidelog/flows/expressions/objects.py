@@ -14,12 +14,13 @@ from tidelog.flows.expressions.declare import (
     EXPRESSION,
     INTEGER,
     LIST,
+    MOST_ITEMS,
     OBJECT,
     STRING,
     described,
     function,
     limited,
-)  # fmt: skip
+)
 
 _NAMES = '`{"id": 7, "name": "Ann", "card": "1234"}`'
 
@@ -148,5 +149,5 @@ def index_of(list_: list[Any], value: Any) -> int | None:
 @function(INTEGER, INTEGER, example="range(0, 3)", result=[0, 1, 2])
 def range_(start: int, end: int) -> list[int]:
     """Returns the whole numbers from ``start`` up to, and not including, ``end``."""
-    limited(end - start)
+    limited(end - start, MOST_ITEMS)
     return list(range(start, end))
