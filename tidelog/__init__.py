@@ -20,6 +20,7 @@ specifies the servers if a URL is not sufficient.
     moving         import from Redis and export to Redis
     console        a web application that shows and operates a server
     gateway        streams over HTTP, for programs without a Redis client
+    cluster        runs a cluster on one machine, and changes clusters
     serverprogram  finds the tidelog-server that is installed with this package
     cli            the ``tidelog`` command
     testing        a server for your tests: ``running_server`` and pytest fixtures

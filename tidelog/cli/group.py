@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from typing import Any, Final
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 import click
 
 from tidelog.cli.connect import url_option
+from tidelog.cluster.asking import at
 from tidelog.operating.tables import counted, duration, size, table, utc
 from tidelog.operating.terminal import echo
 from tidelog.operating.watch import StatusOptions, show_status, status_options
@@ -116,7 +117,8 @@ class Members:
                 problem = f"no answer from {urlsplit(url).netloc.rpartition('@')[2]}: {error.__cause__ or error}"
                 continue
             if seen["phase"] != "leading" and seen.get("leader_address"):
-                leader = _at(url, seen["leader_address"])
+                host, _, port = seen["leader_address"].rpartition(":")
+                leader = at(url, host, port)
                 try:
                     return leader, self._status(leader)
                 except OSError as error:
@@ -136,15 +138,6 @@ class Members:
             raise click.ClickException(f"the server replied: {error}") from None
         finally:
             connection.close()
-
-
-def _at(url: str, address: str) -> str:
-    """Return the URL with another host and port, and the same user and options."""
-    parts = urlsplit(url)
-    user = parts.netloc.rpartition("@")[0]
-    host, _, port = address.rpartition(":")
-    host = f"[{host}]" if ":" in host and not host.startswith("[") else host
-    return urlunsplit(parts._replace(netloc=f"{user}@{host}:{port}" if user else f"{host}:{port}"))
 
 
 def print_group(seen: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ import redis
 import tidelog
 from tidelog.cli import backups, lines
 from tidelog.cli.app import app_commands
+from tidelog.cli.cluster import cluster_commands
 from tidelog.cli.completion import completion
 from tidelog.cli.connect import connected, url_option
 from tidelog.cli.console import console
@@ -73,6 +74,7 @@ def main() -> None:
       tidelog jobs add shop.jobs:count        add an exactly-once job on Spark
       tidelog flow run flows.yaml             run the flows of a file
       tidelog group status                    show the members of a server group
+      tidelog cluster up --dir ./cluster      run a cluster, one group of servers for each core
       tidelog console                         serve a web application for a server
       tidelog gateway                         serve streams over HTTP
       tidelog backup /mnt/backups             back up all data of a server
@@ -87,7 +89,7 @@ def main() -> None:
 
 for _command in (
     backups.backup, backups.backups, backups.verify, backups.restore, topics, send, sendmany, dlq, worker, app_commands,
-    import_command, export_command, group_commands, quickstart, console, gateway, sql, doctor,
+    import_command, export_command, group_commands, cluster_commands, quickstart, console, gateway, sql, doctor,
     completion,
     LazyGroup("jobs", "tidelog.cli.jobs", "jobs_commands", "jobs", "Manage stateful exactly-once jobs on Spark."),
     LazyGroup("flow", "tidelog.cli.flow", "flow_commands", "flows", "Run and control flows of events."),
