@@ -58,7 +58,7 @@ def test_the_test_kit() -> None:
 def test_calls_have_each_command_and_their_type() -> None:
     assert isinstance(tidelog.calls.tlen("k"), tidelog.calls.Call)
     methods = {name for name, method in inspect.getmembers(tidelog.Client, inspect.isfunction) if name[0] == "t"}
-    assert methods - {"together"} <= set(vars(tidelog.calls))
+    assert methods - {"together", "to_arrow"} <= set(vars(tidelog.calls))
 
 
 @pytest.mark.parametrize(

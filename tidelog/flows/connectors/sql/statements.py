@@ -18,14 +18,14 @@ from tidelog.flows.api.errors import RejectError
 from tidelog.flows.connectors.sql.columnvalues import storable
 
 _SKIPPED: Final = r"""
-      "(?:[^"]|"")*" | `[^`]*`
+      "(?:[^"]|"")*+" | `[^`]*`
     | --[^\n]* | /\*.*?\*/
     | \$(?P<tag>\w*)\$.*?\$(?P=tag)\$
     | ::
     | :(?P<name>[A-Za-z_]\w*(?:\.\w+)*)
 """
-_STANDARD: Final = re.compile(rf"[eE]'(?:[^'\\]|\\.|'')*' | '(?:[^']|'')*' |{_SKIPPED}", re.DOTALL | re.VERBOSE)
-_BACKSLASH: Final = re.compile(rf"'(?:[^'\\]|\\.|'')*' |{_SKIPPED}", re.DOTALL | re.VERBOSE)
+_STANDARD: Final = re.compile(rf"[eE]'(?:[^'\\]|\\.|'')*+' | '(?:[^']|'')*+' |{_SKIPPED}", re.DOTALL | re.VERBOSE)
+_BACKSLASH: Final = re.compile(rf"'(?:[^'\\]|\\.|'')*+' |{_SKIPPED}", re.DOTALL | re.VERBOSE)
 MISSING: Final = object()
 
 
