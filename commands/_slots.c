@@ -107,6 +107,39 @@ static PyObject *py_one_slot(PyObject *self, PyObject *const *args, Py_ssize_t c
     return PyLong_FromLong(slot);
 }
 
+/* Returns whether a word is equal to an upper-case one, ignoring the case of ASCII letters. */
+static int is_word(PyObject *word, const char *upper, Py_ssize_t size)
+{
+    if (!PyBytes_CheckExact(word) || PyBytes_GET_SIZE(word) != size)
+        return 0;
+    const char *text = PyBytes_AS_STRING(word);
+    for (Py_ssize_t i = 0; i < size; i++) {
+        char letter = text[i] >= 'a' && text[i] <= 'z' ? (char)(text[i] - 32) : text[i];
+        if (letter != upper[i])
+            return 0;
+    }
+    return 1;
+}
+
+/* sole_key(words, keyword): the position of the last word but one, if the word before it is the keyword (in upper
+case), and no other word after the first is equal to it; otherwise 0. */
+static PyObject *py_sole_key(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    (void)self;
+    if (count != 2 || !PyList_CheckExact(args[0]) || !PyBytes_CheckExact(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "sole_key(words: list[bytes], keyword: bytes)");
+        return NULL;
+    }
+    const char *keyword = PyBytes_AS_STRING(args[1]);
+    Py_ssize_t size = PyBytes_GET_SIZE(args[1]), at = PyList_GET_SIZE(args[0]) - 3;
+    if (at < 1 || !is_word(PyList_GET_ITEM(args[0], at), keyword, size))
+        return PyLong_FromLong(0);
+    for (Py_ssize_t other = 1; other < at + 3; other++)
+        if (other != at && is_word(PyList_GET_ITEM(args[0], other), keyword, size))
+            return PyLong_FromLong(0);
+    return PyLong_FromSsize_t(at + 1);
+}
+
 /* Returns whether the slot of a key is served; -1 with an exception if the key is not bytes. */
 static int is_served(const char *served, PyObject *key, long *slot)
 {
@@ -195,6 +228,7 @@ static PyObject *py_served_calls(PyObject *self, PyObject *const *args, Py_ssize
 static PyMethodDef methods[] = {
     {"slot_of", py_slot_of, METH_O, NULL},
     {"one_slot", (PyCFunction)(void (*)(void))py_one_slot, METH_FASTCALL, NULL},
+    {"sole_key", (PyCFunction)(void (*)(void))py_sole_key, METH_FASTCALL, NULL},
     {"unserved", (PyCFunction)(void (*)(void))py_unserved, METH_FASTCALL, NULL},
     {"served_calls", (PyCFunction)(void (*)(void))py_served_calls, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},

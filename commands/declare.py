@@ -120,7 +120,8 @@ class Command:
     __slots__ = (
         "acl_categories", "adds", "alike", "args", "arity", "batch", "brief", "called", "calls", "channels",
         "complexity", "failed", "first", "flags", "group", "handler", "hot_least", "hot_most", "key_after_token",
-        "key_spec_of", "key_specs", "key_step", "last", "most", "name", "reaches", "reads", "rejected", "several_keys",
+        "key_spec_of", "key_specs", "key_step", "keys_then_ids", "last", "most", "name", "reaches", "reads", "rejected",
+        "several_keys",
         "shows_data", "since", "step", "subcommands", "traits", "usec", "write", "writes",
     )  # fmt: skip
 
@@ -147,8 +148,9 @@ class Command:
         # number of words, including the name; negative: minimum number
         self.arity = arity if arity is not None else (named_by + least if exact else -(named_by + least))
         self.key_specs = tuple(key_specs(args, named_by, named_by))
-        # whether a call may have several keys, which share a slot in a cluster
-        self.several_keys = len(self.key_specs) > 1 or any(spec.last or spec.counted for spec in self.key_specs)
+        # whether a call may have several keys, which share a slot in a cluster; the word before the keys, if it is
+        # followed only by keys and as many IDs, as in XREAD, otherwise b""
+        self.several_keys, self.keys_then_ids = _several(self.key_specs)
         # the same in Redis's older form: first key, last key (negative: from the end), step; 0 0 0 without keys
         self.first, self.last, self.step, self.key_step = _key_range(self.key_specs)  # key_step: see there
         if any(spec.keyword or spec.counted or spec.option for spec in self.key_specs):
@@ -230,6 +232,12 @@ class Command:
     def takes(self, count: int) -> bool:
         """Return whether it can be called with ``count`` words, including its name."""
         return count == self.arity if self.arity > 0 else count >= -self.arity
+
+
+def _several(specs: Sequence[KeySpec]) -> tuple[bool, bytes]:
+    """Return ``several_keys`` and ``keys_then_ids`` of a command."""
+    several = len(specs) > 1 or any(spec.last or spec.counted for spec in specs)
+    return several, specs[0].word if len(specs) == 1 and specs[0].halved else b""
 
 
 def _key_range(specs: Sequence[KeySpec]) -> tuple[int, int, int, int]:

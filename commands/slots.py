@@ -67,6 +67,12 @@ def one_slot(words: list[bytes], first: int, step: int) -> int:
     return _slots.one_slot(words, first, step) if IN_C else interpreted_one_slot(words[first::step])
 
 
+def sole_key(words: list[bytes], keyword: bytes) -> int:
+    """Return the position of the key of a call like XREAD ... STREAMS key ID; 0 if the call has several keys, or if
+    that is not certain, because another word is equal to the keyword. ``keyword``: in upper case."""
+    return _slots.sole_key(words, keyword) if IN_C else interpreted_sole_key(words, keyword)
+
+
 def unserved(served: bytes, words: list[bytes], first: int, step: int) -> int:
     """Return the slot of the first of the keys words[first::step] that is not served; -1 if there is none. ``step`` 0:
     only words[first] is a key."""
@@ -106,6 +112,12 @@ def interpreted_one_slot(keys: list[bytes]) -> int:
         if interpreted_slot(key) != slot:
             return -1
     return slot
+
+
+def interpreted_sole_key(words: list[bytes], keyword: bytes) -> int:
+    """Do the same as sole_key() without C."""
+    found = [at for at in range(1, len(words)) if words[at].upper() == keyword]
+    return len(words) - 2 if found == [len(words) - 3] else 0
 
 
 def interpreted_unserved(served: bytes, keys: list[bytes]) -> int:

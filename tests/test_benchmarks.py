@@ -393,3 +393,18 @@ def test_a_caption_names_no_paths() -> None:
     says = {"tidelog_version": "1", "tidelog_compiled": "1", "python_version": "3.11", "executable": "/x", "from": "/y"}
     assert facts.summary(machine, {"tidelog": says}).endswith("tidelog 1, Python 3.11, compiled, from /y, run by /x")
     assert facts.summary(machine, {"tidelog": says}, places=False).endswith("tidelog 1, Python 3.11, compiled")
+
+
+@pytest.mark.slow
+def test_the_cost_of_cluster_mode() -> None:
+    ran = subprocess.run(
+        [
+            sys.executable, "-m", "benchmarks.clustermode", "--rounds", "1", "--seconds", "0.01",
+            "--only", "XREAD of one",
+        ],
+        capture_output=True, text=True, cwd=ROOT, timeout=110, check=False,
+    )  # fmt: skip
+    lines = ran.stdout.splitlines()
+    assert [line.partition(":")[0] for line in lines] == [
+        f"XREAD of one, P {depth}, {what}" for what in ("all slots", "half of the slots") for depth in (1, 16)
+    ], ran.stdout + ran.stderr

@@ -488,6 +488,11 @@ class Blocking:
                 slot = slot_of(waiter.argv[command.keys(waiter.argv)[0][0]])
                 self.fail(waiter, moved(self._server.cluster, session, slot).text)
 
+    def named(self) -> list[bytes]:
+        """Return the keys in the calls of clients that wait for streams."""
+        calls = [waiter.argv for waiter in self._waiting(False)]
+        return [argv[at] for argv in calls for at, _ in lookup(argv).keys(argv)]
+
     def redirect_slots(self) -> None:
         """End the waits for streams in slots that this server does not serve any more. Called when slots have left."""
         ctx = self._context()

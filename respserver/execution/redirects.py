@@ -20,7 +20,7 @@ from typing import Final
 from commands.context import Await, Block, Chunks, ClusterPart, Context, Slices
 from commands.declare import Command, lookup
 from commands.session import Session
-from commands.slots import NO_SLOTS, one_slot, slot_of, unserved
+from commands.slots import NO_SLOTS, one_slot, slot_of, sole_key, unserved
 from resp import errors
 from resp.errors import CommandError
 from respserver.runtime.ownership import MOST_NOTED, SlotOwnership
@@ -214,6 +214,15 @@ def may_run(session: Session, slots: SlotOwnership, command: Command, argv: list
         return True
     if words > LONG:
         return False
+    if command.keys_then_ids:
+        at = sole_key(argv, command.keys_then_ids)
+        if at:
+            return slots.whole or unserved(slots.served, argv, at, 0) == _NONE
+    return _share_a_slot(session, slots, command, argv)
+
+
+def _share_a_slot(session: Session, slots: SlotOwnership, command: Command, argv: list[bytes]) -> bool:
+    """Do the same as may_run() for keys at any positions."""
     ranges = [positions for positions, _ in command.key_ranges(argv, real=False) if positions]
     if len(ranges) == 1 and len(ranges[0]) == 1:
         return slots.whole or unserved(slots.served, argv, ranges[0].start, 0) == _NONE

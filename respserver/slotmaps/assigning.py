@@ -116,6 +116,9 @@ class SlotAssignment(ServerPart):
         """Raise SlotMapError if there are keys. Otherwise, calls for the slots wait when it returns."""
         wanted = table(list(own))
         self._slots.note(wanted)
+        # a blocked reader of another slot may write dead letters (MULTISLOT)
+        self._slots.noted.update([key for key in self._blocking.named() if wanted[slot_of(key)]])
+        await self._end_of_long_writes()
         ks, cursor, total, example = self._data.ks, 0, 0, b""
         while True:
             cursor, names = ks.index.page(cursor, AT_ONCE)
@@ -127,8 +130,7 @@ class SlotAssignment(ServerPart):
             await asyncio.sleep(TURN)
             if ks is not self._data.ks:
                 raise SlotMapError("the data was replaced during the search for keys: try again")
-        while self._slicing.writing:  # noqa: ASYNC110 - it may write keys that its call has named before
-            await asyncio.sleep(POLL)
+        await self._end_of_long_writes()
         late = [name for name in self._slots.noted if self._exists(name)]
         if total or late:
             self._refuse(own, total or len(late), example or late[0], False)
@@ -138,6 +140,12 @@ class SlotAssignment(ServerPart):
             raise SlotMapError(f"clients write to {slotmap.said(own)} all the time: stop them, and try again")
         self._slots.hold(wanted)
         self._slots.note(NO_SLOTS)
+        self._blocking.redirect_slots()  # with TRYAGAIN, if only some of their slots leave
+
+    async def _end_of_long_writes(self) -> None:
+        """Wait until no command that began earlier writes in slices: it may write keys that it has named before."""
+        while self._slicing.writing:  # noqa: ASYNC110
+            await asyncio.sleep(POLL)
 
     def _exists(self, name: bytes) -> bool:
         ks = self._data.ks

@@ -163,7 +163,7 @@ def _case(seed: int, *faults: str, **options: Any) -> SlotCase:
 _ALONE: dict[str, Any] = {"members": 1, "movers": 3}
 SLOT_MUTATIONS: dict[str, SlotMutation] = {
     "slots do not wait": SlotMutation(slots_do_not_wait, _case(0, **_ALONE), "leaves group"),
-    "old owner serves on": SlotMutation(old_owner_serves_on, _case(0, **_ALONE), "has two owners"),
+    "old owner serves on": SlotMutation(old_owner_serves_on, _case(2, **_ALONE), "has two owners"),
     "new owner serves early": SlotMutation(new_owner_serves_early, _case(0, **_ALONE), "has two owners"),
     "leader serves at once": SlotMutation(
         leader_serves_at_once,
@@ -182,6 +182,8 @@ SLOT_MUTATIONS: dict[str, SlotMutation] = {
     "emptiness is not confirmed": SlotMutation(
         emptiness_is_not_confirmed, _case(2, "slow", "one_way", "kill", pauses=0.01), "leaves group"
     ),
-    "writes are not noted": SlotMutation(writes_are_not_noted, _case(0, keys=8, pauses=0.02, **_ALONE), "leaves group"),
+    "writes are not noted": SlotMutation(
+        writes_are_not_noted, _case(1, keys=8, pauses=0.02, **_ALONE), "leaves group"
+    ),
     "keys are ignored": SlotMutation(keys_are_ignored, _case(0, **_ALONE), "leaves group"),
 }

@@ -23,10 +23,12 @@ from commands.slots import (
     interpreted_one_slot,
     interpreted_served_calls,
     interpreted_slot,
+    interpreted_sole_key,
     interpreted_unserved,
     one_slot,
     served_calls,
     slot_of,
+    sole_key,
     unserved,
 )
 from resp.errors import CommandError
@@ -397,6 +399,19 @@ def test_common_slots(keys: list[bytes], same: bool) -> None:
     spaced = [b"MSET", *[word for key in keys for word in (key, b"other")]]
     assert one_slot(spaced, 1, 2) == expected
     assert same == (len({slot_of(key) for key in keys}) == 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "at"),
+    [
+        ("XREAD STREAMS a 0", 2), ("XREAD COUNT 1 streams a 0", 4), ("XREADGROUP GROUP g c STREAMS a >", 5),
+        ("XREAD STREAMS a b 0 0", 0), ("XREAD STREAMS a STREAMS 0 0", 0), ("XREAD STREAMS STREAMS 0", 0),
+        ("XREADGROUP GROUP STREAMS c STREAMS a >", 0), ("STREAMS a 0", 0), ("XREAD STREAMZ a 0", 0), ("XREAD a", 0),
+    ],
+)  # fmt: skip
+def test_the_only_key_of_a_read(words: str, at: int) -> None:
+    argv = words.encode().split()
+    assert sole_key(argv, b"STREAMS") == interpreted_sole_key(argv, b"STREAMS") == at
 
 
 @given(
