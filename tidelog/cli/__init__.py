@@ -14,6 +14,8 @@
     app       tidelog app: status and control of an app
     status    the output of tidelog app status
     group     tidelog group: status and control of a server group
+    cluster   tidelog cluster: run a cluster on this machine, and inspect it
+    clustermap  tidelog cluster: the commands that change the map
     completion  tidelog completion: prints the completion script of a shell
     doctor    tidelog doctor: checks the installation, the machine, and a running server
     machinechecks  its checks of the machine

@@ -24,8 +24,8 @@ _SKIPPED: Final = r"""
     | ::
     | :(?P<name>[A-Za-z_]\w*(?:\.\w+)*)
 """
-_STANDARD: Final = re.compile(rf"[eE]'(?:[^'\\]|\\.|'')*+' | '(?:[^']|'')*+' |{_SKIPPED}", re.DOTALL | re.VERBOSE)
-_BACKSLASH: Final = re.compile(rf"'(?:[^'\\]|\\.|'')*+' |{_SKIPPED}", re.DOTALL | re.VERBOSE)
+_STANDARD: Final = re.compile(rf"[eE]'(?:[^'\\]|\\.|'')*+'|'(?:[^']|'')*+'|{_SKIPPED}", re.DOTALL | re.VERBOSE)
+_BACKSLASH: Final = re.compile(rf"'(?:[^'\\]|\\.|'')*+'|{_SKIPPED}", re.DOTALL | re.VERBOSE)
 MISSING: Final = object()
 
 
