@@ -149,6 +149,34 @@ def test_the_order_of_keys_is_no_change_but_a_type_is() -> None:
     asyncio.run(main())
 
 
+def test_instances_are_added_and_removed_while_the_others_continue(tidelog_server: Server) -> None:
+    def content(count: int) -> str:
+        return text(a=WINDOW).replace("  a:\n", f"  a:\n    instances: {count}\n")
+
+    async def main() -> None:
+        async with hosted(content(2), tidelog_server.url) as host:
+            flow, two = host.flows["a"], names(host)
+            await host.set_status("a.2", "paused")
+            reading(host, content(4))
+            report = await reload(host)
+            assert (report.rescaled, report.drained) == (["a"], {})
+            await until(lambda: [each.status for each in flow.instances] == ["running", "paused", "running", "running"])
+            assert {name: names(host)[name] for name in two} == two
+            assert host.flows["a"] is flow
+            assert flow.aliases == ["a.1", "a.2", "a.3", "a.4"]
+            reading(host, content(2))
+            report = await reload(host)
+            assert (report.rescaled, sorted(report.drained)) == (["a"], ["a.3", "a.4"])
+            assert names(host) == two
+            assert len(flow.letters) == 2
+            assert not flow.ended
+            reading(host, content(1))
+            assert (await reload(host)).replaced == ["a"]
+            await host.undeploy("a")
+
+    asyncio.run(main())
+
+
 def test_a_flow_that_can_not_be_built_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     from tidelog.flows.connectors.builtin.metronome import MetronomeSource
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.flows import Event, Flow, FlowFileError, RejectError
+from tidelog.flows import Event, Flow, FlowError, FlowFileError, RejectError, registry
 from tidelog.flows.connectors.destinations import header_template, in_url, path_template, url_template
 from tidelog.flows.connectors.templates import LONGEST, Template, fixed_text
 from tidelog.flows.files import read_text
@@ -148,6 +149,19 @@ def test_fixed_texts() -> None:
     assert Template("{a}").fixed is None
     with pytest.raises(ValueError, match="only a sink fills placeholders"):
         fixed_text("{a}")
+
+
+def test_the_documentation_names_all_options_that_are_templates() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "flows-connectors.md").read_text()
+    section = page.partition("\n## Templates")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| `")]
+    for name in registry.CONNECTORS:
+        try:
+            options: Any = registry.connector(name).Options
+        except FlowError:  # its package is not installed
+            continue
+        for option in options.templates:
+            assert any(f"`{name}`" in row and f"`{option}`" in row for row in rows), (name, option)
 
 
 # -- destinations ----------------------------------------------------------------------------------------------

@@ -167,8 +167,9 @@ class FlowApi:
         except FlowFileError as error:
             raise requestbodies.wrong(error, "nothing was changed") from None
         return answer({
-            "started": report.started, "replaced": report.replaced, "removed": report.removed,
-            "unchanged": report.unchanged, "failed": report.failed, "drained": drain_results(report.drained),
+            "started": report.started, "replaced": report.replaced, "rescaled": report.rescaled,
+            "removed": report.removed, "unchanged": report.unchanged, "failed": report.failed,
+            "drained": drain_results(report.drained),
         })  # fmt: skip
 
     # -- connectors, pipelines -------------------------------------------------------------------------------

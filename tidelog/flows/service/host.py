@@ -172,28 +172,34 @@ class FlowHost:
                 return kept
 
     async def _begin(self, deployed: DeployedFlow, kept: DesiredDocument) -> None:
-        spec = deployed.spec
-        made = []
-        for alias in deployed.aliases:
-            wanted = kept.status(spec.name, alias)
-            paused = spec.paused if wanted is None else wanted == "paused"
-            context = FlowContext(alias, spec.server, debug=spec.debug, queue=spec.queue, shared=self.shared)
-            if spec.server is not None:
-                letters = DeadLetterQueue(alias, spec.server)
-                context.dead_letters = letters
-                deployed.letters.append(letters)
-            running = RunningFlow(dataclasses.replace(spec, paused=paused), context)
-            made.append(running)
-            for connector, status in kept.connectors(spec.name, alias).items():
-                if connector in running.graph.connectors:
-                    await (running.pause if status == "paused" else running.resume)(connector)
-        deployed.instances = made
+        deployed.instances = [await self._built(deployed, alias, kept) for alias in deployed.aliases]
         deployed.reports = {}
-        deployed.watchers = [asyncio.create_task(self._watch(each), name=f"{each.alias}/watch") for each in made]
+        await self._begin_instances(deployed, deployed.instances)
+
+    async def _built(self, deployed: DeployedFlow, alias: str, kept: DesiredDocument) -> RunningFlow:
+        """Build an instance with its desired state, without starting it."""
+        spec = deployed.spec
+        wanted = kept.status(spec.name, alias)
+        paused = spec.paused if wanted is None else wanted == "paused"
+        context = FlowContext(alias, spec.server, debug=spec.debug, queue=spec.queue, shared=self.shared)
+        if spec.server is not None:
+            letters = DeadLetterQueue(alias, spec.server)
+            context.dead_letters = letters
+            deployed.letters.append(letters)
+        running = RunningFlow(dataclasses.replace(spec, paused=paused), context)
+        for connector, status in kept.connectors(spec.name, alias).items():
+            if connector in running.graph.connectors:
+                await (running.pause if status == "paused" else running.resume)(connector)
+        return running
+
+    async def _begin_instances(self, deployed: DeployedFlow, made: Sequence[RunningFlow]) -> None:
+        watching = [each for each in deployed.watchers if not each.done()]
+        new = [asyncio.create_task(self._watch(each), name=f"{each.alias}/watch") for each in made]
+        deployed.watchers = watching + new
         for each in made:
             await each.start()
-        await self._record_sources(spec)
-        log.info("%s: started, %s", spec.name, ", ".join(f"{each.alias} is {each.status}" for each in made))
+        await self._record_sources(deployed.spec)
+        log.info("%s: started, %s", deployed.name, ", ".join(f"{each.alias} is {each.status}" for each in made))
 
     async def _record_sources(self, spec: FlowSpec) -> None:
         """Store the sources of a flow on the server, so that their groups are known while no process runs."""
@@ -262,6 +268,27 @@ class FlowHost:
                 self.flows[new.name] = new
                 await self._put(new, kept)
         return reports
+
+    async def rescale(self, deployed: DeployedFlow, new: DeployedFlow) -> dict[str, DrainReport]:
+        """Change the number of instances to that of ``new``, from 2 or more to 2 or more. The others continue.
+
+        Raises BusyError if the flow was replaced or deleted meanwhile, or if the process is stopping.
+        """
+        async with deployed.lock:
+            if self.draining or self.flows.get(deployed.name) is not deployed:
+                raise BusyError(f"the flow {deployed.name!r} was replaced or deleted meanwhile")
+            kept = await self._current_state(deployed)
+            count = new.spec.instances
+            left, surplus = deployed.instances[:count], deployed.instances[count:]
+            reports = await asyncio.gather(*(each.drain(None) for each in surplus))
+            for letters in deployed.letters[count:]:
+                letters.close()
+            del deployed.letters[count:]
+            deployed.spec, deployed.given = new.spec, new.given
+            more = [await self._built(deployed, alias, kept) for alias in new.aliases[len(left) :]]
+            deployed.instances = [*left, *more]
+            await self._begin_instances(deployed, more)
+        return {each.alias: report for each, report in zip(surplus, reports, strict=True)}
 
     async def add(self, new: DeployedFlow) -> None:
         """Start a flow that is in ``flows`` and has not been started. Raises BusyError if the process is stopping."""

@@ -2,6 +2,7 @@
 
     a flow that is new                 is started
     a flow whose declaration changed   is drained and replaced; what was paused stays paused
+    a flow with another number of instances   has the others started or drained (2 or more before and after)
     a flow that is not in the files    is drained and deleted; its desired state remains
     all others                         continue: their connections, windows and positions are not affected
 
@@ -38,6 +39,7 @@ class ReloadReport:
 
     started: list[str] = field(default_factory=list)
     replaced: list[str] = field(default_factory=list)
+    rescaled: list[str] = field(default_factory=list)  # flows of which only the number of instances has changed
     removed: list[str] = field(default_factory=list)
     unchanged: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)  # the reason by flow
@@ -49,7 +51,7 @@ class ReloadReport:
         return not self.failed and all(each.complete for each in self.drained.values())
 
     def __str__(self) -> str:
-        lists = {name: getattr(self, name) for name in ("started", "replaced", "removed", "unchanged")}
+        lists = {name: getattr(self, name) for name in ("started", "replaced", "rescaled", "removed", "unchanged")}
         text = "; ".join(f"{name}: {', '.join(sorted(flows))}" for name, flows in lists.items() if flows)
         failed = "".join(f"; failed: {name}: {reason}" for name, reason in self.failed.items())
         return f"{text or 'there are no flows'}{failed}"
@@ -93,6 +95,8 @@ async def _apply(host: FlowHost, wanted: Mapping[str, DeployedFlow]) -> ReloadRe
             steps.append((name, report.started, _start(host, new)))
         elif _same(old, new):
             report.unchanged.append(name)
+        elif _same_instances(old, new):
+            steps.append((name, report.rescaled, host.rescale(old, new)))
         else:
             steps.append((name, report.replaced, host.replace(old, new)))
     for name, old in known.items():
@@ -143,5 +147,21 @@ def _verify(host: FlowHost, flows: Sequence[DeployedFlow]) -> None:
 
 def _same(old: DeployedFlow, new: DeployedFlow) -> bool:
     """Return whether a flow that is deployed has the declaration of another one."""
-    first, second = (msgspec.json.encode(each.given, order="deterministic") for each in (old, new))  # true is not 1
-    return old.by == new.by and old.spec.server == new.spec.server and first == second
+    return old.by == new.by and old.spec.server == new.spec.server and _text(old) == _text(new)
+
+
+def _same_instances(old: DeployedFlow, new: DeployedFlow) -> bool:
+    """Return whether two flows differ only in the number of instances, and all of them run under the same aliases.
+
+    The only instance of a flow has another alias than the first one of several.
+    """
+    if old.by != new.by or old.spec.server != new.spec.server or min(len(old.instances), new.spec.instances) < 2:
+        return False
+    alike = _text(old, "instances") == _text(new, "instances")
+    return alike and not any(each.ended for each in old.instances)
+
+
+def _text(flow: DeployedFlow, *omitted: str) -> bytes:
+    """Return a text that is equal for equal declarations, and in which true is not 1."""
+    given = {name: each for name, each in (flow.given or {}).items() if name not in omitted}
+    return msgspec.json.encode(given, order="deterministic")
