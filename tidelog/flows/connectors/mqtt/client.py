@@ -24,6 +24,8 @@ from paho.mqtt.properties import Properties
 
 WINDOW: Final = 100  # messages that are sent and not confirmed; a broker can lower it
 OLD_WINDOW: Final = 20  # with MQTT 3.1.1, in which a broker can't announce its limit: the default of Mosquitto
+NO_TOPIC: Final = "tidelog/none"  # without a subscription
+LAST: Final = 1.0  # s for the last answer of a broker
 
 
 class _ClosingSocket(ssl.SSLSocket):
@@ -52,6 +54,7 @@ class MqttClient(aiomqtt.Client):
         self._arrived = asyncio.Event()
         self._sent: dict[int, asyncio.Future[str]] = {}  # by message ID: the reason of a refusal
         self._shut = False
+        self._acked = False
         self._disconnected.add_done_callback(_retrieved)
         self._slots = asyncio.Semaphore(OLD_WINDOW)
         self.dropped = 0
@@ -75,7 +78,15 @@ class MqttClient(aiomqtt.Client):
         self._disconnected.add_done_callback(lambda _: lost(self._lost()) if not self._shut else None)
 
     async def shut(self) -> None:
+        """Close the connection after the broker has processed the acknowledgements.
+
+        It processes requests in order, so the answer to a later one is awaited. Without this, the next connection of
+        the session can be accepted before, and gets messages again that were acknowledged.
+        """
         self._shut = True
+        with contextlib.suppress(aiomqtt.MqttError):
+            if self._acked and not self._disconnected.done():
+                await self.unsubscribe(NO_TOPIC, timeout=LAST)
         with contextlib.suppress(aiomqtt.MqttError):
             await self.__aexit__(None, None, None)
 
@@ -140,6 +151,7 @@ class MqttClient(aiomqtt.Client):
     def ack(self, message_id: int) -> None:
         """Acknowledge a message with QoS 1."""
         self._client.ack(message_id, 1)
+        self._acked = True
 
     # -- messages to the broker ------------------------------------------------------------------------------
     async def send(self, topic: str, payload: bytes, qos: int, properties: Properties | None, *, retain: bool) -> str:
