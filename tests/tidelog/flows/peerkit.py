@@ -56,7 +56,11 @@ class PeerServer:
             self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, user=self._user,
             start_new_session=True, env=self._environment,
         )  # fmt: skip
-        self.wait()
+        try:
+            self.wait()
+        except BaseException:
+            self.kill()
+            raise
 
     def wait(self) -> None:
         """Wait until the server answers."""
