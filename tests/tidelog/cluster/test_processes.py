@@ -70,12 +70,12 @@ def test_no_process(tmp_path: Path) -> None:
         assert processes.find(tmp_path / "process") is None
 
 
-@pytest.mark.parametrize("content", ["", "garbage\n", "1\n", f"{os.getpid()} 17\n", "999999999999 1\n"])
+@pytest.mark.parametrize("content", ["", "garbage\n", "1\n", "OURS 17\n", "999999999999 1\n"])
 def test_a_lock_of_an_unknown_process(tmp_path: Path, content: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process ID may be used by another process since: it gets no signal."""
     monkeypatch.setattr(processes, "PATIENCE", 0.02)
     with (tmp_path / "process").open("w") as file:
-        file.write(content)
+        file.write(content.replace("OURS", str(os.getpid())))
         file.flush()
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(ClusterError, match="locked by a process that it does not name"):
