@@ -283,8 +283,10 @@ def _is_array(fields: bytes) -> bool:
 
 def _number(fields: bytes, start: int, end: int, kind: bytes) -> int:
     """Return the number after a type's character; -1 if it is not one."""
+    if end <= start or fields[start : start + 1] != kind:  # mypyc does not slice backwards
+        return -1
     digits = fields[start + 1 : end]
-    if end < 0 or fields[start : start + 1] != kind or not digits.isdigit() or len(digits) > 10:
+    if not digits.isdigit() or len(digits) > 10:
         return -1
     if len(digits) > 1 and digits[:1] == b"0":
         return -1
