@@ -18,9 +18,9 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from tidelog.flows.expressions.catalog import FUNCTIONS, GROUPS  # noqa: E402
 from tidelog.flows.expressions.declare import Function  # noqa: E402 - needs the path above
 from tidelog.flows.expressions.grokpatterns import GROK  # noqa: E402
-from tidelog.flows.expressions.library import FUNCTIONS, GROUPS  # noqa: E402
 
 PAGE: Final = ROOT / "docs" / "flows-functions.md"
 MARK: Final = re.compile(r"(<!-- (functions: (\w+)|grok patterns) -->\n)(?:\|.*\n|`.*\n)*")

@@ -16,9 +16,9 @@ from jmespath import functions
 from tests.tidelog.flows.expressionkit import error, refusal, result
 from tidelog.flows import op
 from tidelog.flows.expressions import declare, patterns, times
+from tidelog.flows.expressions.catalog import FUNCTIONS
 from tidelog.flows.expressions.declare import LARGEST
 from tidelog.flows.expressions.grokpatterns import GROK
-from tidelog.flows.expressions.library import FUNCTIONS
 from tidelog.flows.operators.jmescompiler import expression
 from tidelog.flows.testing import PipelineTest
 

@@ -4,7 +4,7 @@
     nodes         compiles what the grammar adds to JMESPath
     calls         compiles the calls of functions
     declare       ``@function``, the kinds of arguments, limits
-    library       all functions by name
+    catalog       all functions by name
     ambient       the clock and the random numbers
 
     logic         ``coalesce``, ``try``

@@ -118,7 +118,7 @@ def choice(**values: Any) -> Kind:
     return Kind(f"one of {', '.join(map(repr, values))}", frozenset((str,)), convert)
 
 
-FUNCTIONS: Final[dict[str, Function]] = {}  # by name; filled by the modules that ``library`` imports
+FUNCTIONS: Final[dict[str, Function]] = {}  # by name; filled by the modules that ``catalog`` imports
 
 
 def function(

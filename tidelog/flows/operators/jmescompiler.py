@@ -26,8 +26,8 @@ from tidelog.flows.api.event import copied
 from tidelog.flows.expressions import nodes
 from tidelog.flows.expressions.calls import Run as Run
 from tidelog.flows.expressions.calls import call
+from tidelog.flows.expressions.catalog import FUNCTIONS
 from tidelog.flows.expressions.grammar import Node, parse
-from tidelog.flows.expressions.library import FUNCTIONS
 from tidelog.options.structs import nearest
 
 LONGEST: Final = 10_000  # maximum number of characters in an expression
