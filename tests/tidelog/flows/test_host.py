@@ -268,6 +268,30 @@ def test_what_was_said_of_a_flow_replaces_what_was_said_of_its_instances() -> No
     kept.forget("a")
     assert set(kept.wanted) == {"b"}
 
+def test_the_process_does_not_end_before_the_deletion_of_its_last_flow_is_stored(tidelog_server: Server) -> None:
+    async def delete(host: FlowHost) -> None:
+        assert host.desired is not None
+        store, storing, stored = host.desired.change, asyncio.Event(), asyncio.Event()
+
+        async def slow(edit: Callable[[DesiredDocument], None]) -> None:
+            storing.set()
+            await stored.wait()
+            await store(edit)
+
+        host.desired.change = slow  # type: ignore[method-assign]
+        await host.undeploy("orders", forget=False)
+        ended = asyncio.create_task(host.finished())
+        deletion = asyncio.create_task(host.undeploy("other"))
+        await storing.wait()
+        await asyncio.sleep(0)  # what can run has run
+        assert not host.flows
+        assert not ended.done()
+        stored.set()
+        assert await deletion
+        await ended
+
+    restarted(tidelog_server, delete)
+
 
 # -- one process ---------------------------------------------------------------------------------------------
 def test_errors_of_a_host() -> None:

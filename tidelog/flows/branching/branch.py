@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -99,6 +100,7 @@ class BranchOperator(Operator):
         self._lookups: deque[list[_Awaiting]] = deque()  # waiting for the server of the cache
         self._looking = False
         self._stuck_since: float | None = None  # event loop time since which requests wait
+        self._last_outage = -math.inf  # event loop time at which requests were last known to wait
         self._outage = ""  # the reason, if requests fail immediately
         self._watching = False
         self._warned = False  # the first error of the cache was logged
@@ -233,12 +235,16 @@ class BranchOperator(Operator):
                 call.timer = self.node.after(self._options.timeout, partial(self._expired, each.id))
 
     def _expired(self, number: int) -> None:
-        call = self._calls.get(number)
-        if call is not None and self._options.outage == "wait" and not self._source.context.accepting:
-            call.timer = self.node.after(self._options.timeout, partial(self._expired, number))
-            return
+        call, timeout = self._calls.get(number), self._options.timeout
+        if call is not None and self._options.outage == "wait":
+            if not self._source.context.accepting:
+                self._last_outage = now()
+            left = self._last_outage + timeout - now()
+            if left > 0:
+                call.timer = self.node.after(left, partial(self._expired, number))
+                return
         self.node.count("timeouts")
-        self._end(number, RETRY, f"no response within {self._options.timeout:g} s")
+        self._end(number, RETRY, f"no response within {timeout:g} s")
 
     # -- outages ---------------------------------------------------------------------------------------------
     def _watch(self) -> None:
@@ -255,7 +261,7 @@ class BranchOperator(Operator):
             if self._source.waiting:
                 self._watch()
             return
-        clock = now()
+        clock = self._last_outage = now()
         self._stuck_since = self._stuck_since or clock
         if clock - self._stuck_since >= GRACE:
             reasons = [each for found in self._running.reasons().values() for each in found]

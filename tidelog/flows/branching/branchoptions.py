@@ -49,7 +49,8 @@ class BranchOptions(Struct):
     # Entries of the event's metadata and their expressions, as in `set`.
     timeout: PositiveDuration = PositiveDuration(30.0)
     # Maximum time from the sending of a request to its response. It includes the time in `operators`, and that for
-    # which the request waits for others because of `concurrency`. With `outage: wait`, it is extended during an outage.
+    # which the request waits for others because of `concurrency`. With `outage: wait`, it begins again when an
+    # outage ends.
     failures: Literal["retry", "err"] = "retry"
     # What happens to an event whose request can be repeated, such as after a timeout or the status 503. `retry`: its
     # source retries it. `err`: it is emitted on `err`.

@@ -134,6 +134,7 @@ class FlowHost:
         # Reads the flow files again; raises FlowFileError. None: the flows were not read from files.
         self.reload_turn = asyncio.Lock()  # held during a reload
         self._changed = asyncio.Event()
+        self._deleting = 0  # the number of flows that are being deleted
 
     # -- begin -----------------------------------------------------------------------------------------------
     async def start(self, flows: Sequence[DeployedFlow]) -> None:
@@ -343,11 +344,15 @@ class FlowHost:
         async with deployed.lock:
             if self.flows.get(name) is not deployed:
                 raise NoFlowError(f"there is no flow {name!r} any more")
-            reports = await self._drained(deployed, seconds)
-            del self.flows[name]
-            self._changed.set()
-            if self.desired is not None and forget:
-                await self.desired.change(lambda kept: kept.forget(name))
+            self._deleting += 1  # the process does not end before the desired state is stored
+            try:
+                reports = await self._drained(deployed, seconds)
+                del self.flows[name]
+                if self.desired is not None and forget:
+                    await self.desired.change(lambda kept: kept.forget(name))
+            finally:
+                self._deleting -= 1
+                self._changed.set()
         return reports
 
     async def _drained(self, deployed: DeployedFlow, seconds: float | None) -> dict[str, DrainReport]:
@@ -411,8 +416,8 @@ class FlowHost:
 
     # -- the end ---------------------------------------------------------------------------------------------
     async def finished(self) -> None:
-        """Wait until all flows have ended or failed."""
-        while self.problem or not all(each.ended for each in self.flows.values()):
+        """Wait until all flows have ended or failed, and no flow is being deleted."""
+        while self.problem or self._deleting or not all(each.ended for each in self.flows.values()):
             self._changed.clear()
             await self._changed.wait()
 
