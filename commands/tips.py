@@ -33,7 +33,7 @@ _COMMANDS: Final = {
         info memory|doctor memory|malloc-stats memory|stats""",
     "nondeterministic_output request_policy:special response_policy:special": "scan",
     "request_policy:multi_shard": "mget",
-    "request_policy:multi_shard response_policy:agg_sum": "del exists touch unlink",
+    "request_policy:multi_shard response_policy:agg_sum": "del exists tdrop touch unlink",
     "request_policy:multi_shard response_policy:all_succeeded": "mset msetex",
 }
 # the tips of a command by its name, as in "config|set"

@@ -126,7 +126,7 @@ class ArrowRows:
             wire.send(calls.trange(key, f"({after}", end).args)
             return header(wire, key)
 
-        for page in read_pages(servers, ZERO, ask, self._columns.wanted, BATCH_ROWS):
+        for page in read_pages(servers, ZERO, ask, self._columns.wanted, BATCH_ROWS, key=key):
             yield self._columns.batch(key, page)
 
 

@@ -14,18 +14,17 @@ from typing import Any, Final
 
 import redis
 import redis.asyncio
-from redis.exceptions import MovedError, NoPermissionError
+from redis.exceptions import MovedError
 
 from tidelog.transport.access import Access
 from tidelog.transport.call import Call, Value
-from tidelog.transport.clusterpools import AsyncClusterPools, ClusterPools
+from tidelog.transport.clusterpools import AsyncClusterPools, ClusterPools, denied
 from tidelog.transport.pools import LeaderMovedError
 from tidelog.transport.slots import MemberAddress
 
 #: Commands that concern the keys of all members.
 SPANNING: Final = frozenset({"SCAN", "KEYS", "DBSIZE", "RANDOMKEY", "FLUSHALL", "FLUSHDB"})
 MOVES: Final = (MovedError, LeaderMovedError)  # see ``is_move``
-_RIGHTS: Final = "with a cluster of several groups, a client needs the permissions +cluster|slots and +command"
 
 
 class _Link:
@@ -56,11 +55,6 @@ class _Link:
 def is_move(error: Any) -> bool:
     """Return whether a server replied with MOVED. A LeaderMovedError can also be a READONLY reply."""
     return isinstance(error.moved if isinstance(error, LeaderMovedError) else error, MovedError)
-
-
-def denied(error: redis.ResponseError) -> redis.ResponseError:
-    """Return the error to raise if the map can't be read."""
-    return NoPermissionError(f"{error}: {_RIGHTS}") if isinstance(error, NoPermissionError) else error
 
 
 class ClusterLink(_Link):

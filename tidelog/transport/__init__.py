@@ -10,12 +10,14 @@ In reading order:
     cancellation     cancels tasks and waits for their end
     connection       one blocking connection: pipelined commands, long ranges in pages of bounded size
     asyncconnection  one connection for asyncio: requests of many tasks, replies in order
-    leader           finding the leader, and retrying while it does not answer
+    lookup           finding the leader
     rawcalls         sends calls over redis-py's connections
     pools            redis-py's connections, to one server or to the leader of several
     slots            clusters of several groups: the slots of keys, and the leader of each slot
     keyspecs         which arguments of a command are keys
     routing          divides requests by member, and follows redirections
     clusterpools     one pool for each member of such a cluster
+    groupleaders     the leaders of such a cluster, for a ``LeaderConnection``
+    leader           ``LeaderConnection``: requests that are repeated while the leader does not answer
     waker            notifies many idle readers of new entries: one thread, a few connections
 """

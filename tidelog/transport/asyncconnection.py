@@ -3,6 +3,8 @@
 Rule 1: the calls of one request are sent together, so a MULTI in it is not mixed with the calls of other tasks.
 Rule 2: a temporary error (``errors.is_temporary``) closes the connection: the same request may succeed later, perhaps
         on another server.
+        After MOVED, the connection first asks the server which group has the slot. If it is another group, MOVED is an
+        error of the call, with the text of a ``OneGroupError``: a connection to the leader would get the same reply.
 Rule 3: a lost connection is not reopened here. Every request in flight raises LostError, since it is unknown whether
         the server executed it. The loss of the connection's state, such as a WATCH, is therefore visible.
 """
@@ -21,8 +23,9 @@ import redis
 from tidelog.transport.access import Access, without_credentials
 from tidelog.transport.call import Call, checked, fill_in, is_sent, read_one
 from tidelog.transport.connection import MULTISLOT, greeting, tls_context
-from tidelog.transport.errors import ReplyError, is_temporary, message_of, translated
-from tidelog.transport.leader import leader_url
+from tidelog.transport.errors import OneGroupError, ReplyError, is_temporary, message_of, translated
+from tidelog.transport.lookup import leader_url
+from tidelog.transport.slots import OWNERS, of_another_group
 
 
 class LostError(redis.ConnectionError, ConnectionError):
@@ -41,6 +44,10 @@ class _Request:
     replies: list[Any] = field(default_factory=list)
 
 
+class _Moved(redis.ResponseError):
+    """A redirection to another server."""
+
+
 class AsyncConnection(asyncio.Protocol):
     """A connection. Create it by ``connect`` or ``connect_to_leader``."""
 
@@ -49,6 +56,8 @@ class AsyncConnection(asyncio.Protocol):
         self._timeout = timeout  # seconds within which a request must be answered
         self._reader = hiredis.Reader()
         self._waiting: deque[_Request] = deque()
+        self._moved: list[_Request] = []  # with a MOVED among their replies, until the map has arrived
+        self._asked = False  # whether the map was requested
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self.lost: LostError | None = None  # why the connection was lost
@@ -87,8 +96,8 @@ class AsyncConnection(asyncio.Protocol):
         """Close the connection. Every request in flight raises LostError."""
         if self.lost is None:
             self.lost = LostError(f"{self.place}: {why}", self.refused)
-        while self._waiting:
-            request = self._waiting.popleft()
+        while self._waiting or self._moved:
+            request = self._waiting.popleft() if self._waiting else self._moved.pop()
             request.timer.cancel()
             if not request.future.done():
                 request.future.set_exception(LostError(str(self.lost), self.refused))
@@ -124,15 +133,47 @@ class AsyncConnection(asyncio.Protocol):
         request = self._waiting[0]
         if isinstance(reply, hiredis.ReplyError):
             text = str(reply)
-            if is_temporary(text):
+            if text.startswith("MOVED "):
+                reply = _Moved(text)
+            elif is_temporary(text):
                 self.refused = True
                 self.close(text)
                 return
-            reply = translated(redis.ResponseError(text))
+            else:
+                reply = translated(redis.ResponseError(text))
         request.replies.append(reply)
         if len(request.replies) < len(request.calls):
             return
         self._waiting.popleft()
+        moved = next((reply for reply in request.replies if isinstance(reply, _Moved)), None)
+        if moved is None:
+            self._finish(request)
+            return
+        self._moved.append(request)
+        if not self._asked:
+            self._asked = True
+            self.send(OWNERS).add_done_callback(lambda answer: self._owners_arrived(answer, moved))
+
+    def _owners_arrived(self, answer: asyncio.Future[list[Any]], moved: _Moved) -> None:
+        """Decide about requests that were redirected (Rule 2)."""
+        self._asked = False
+        if answer.exception() is not None:  # the connection is lost
+            return
+        if not of_another_group(str(moved), *answer.result()):
+            self.refused = True
+            self.close(str(moved))
+            return
+        requests, self._moved = self._moved, []
+        for request in requests:
+            request.replies = [
+                redis.ResponseError(str(OneGroupError.of(str(reply)))) if isinstance(reply, _Moved) else reply
+                for reply in request.replies
+            ]
+            self._finish(request)
+
+    @staticmethod
+    def _finish(request: _Request) -> None:
+        """Pass the results to the caller."""
         request.timer.cancel()
         if request.future.done():  # cancelled
             return

@@ -17,6 +17,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import redis
 import redis.asyncio
+from redis.exceptions import NoPermissionError
 
 from tidelog.transport.access import Access
 from tidelog.transport.call import Call, plain
@@ -30,6 +31,7 @@ P = TypeVar("P", redis.ConnectionPool, redis.asyncio.ConnectionPool)
 ASKING: Final = plain("ASKING")
 _MAP: Final = (plain("CLUSTER", "SLOTS"), plain("COMMAND"))
 _FORM: Final = (TypeError, ValueError, KeyError, IndexError, AttributeError)  # of unexpected replies
+_RIGHTS: Final = "with a cluster of several groups, a client needs the permissions +cluster|slots and +command"
 Answered = tuple[MemberAddress, Sequence[Any]]  # see ``routed``
 
 
@@ -352,3 +354,10 @@ def answered(replies: list[Any]) -> list[Any]:
         if isinstance(reply, LOST):
             raise reply
     return replies
+
+
+def denied(error: redis.ResponseError) -> redis.ResponseError:
+    """Return the error to raise if the map can't be read."""
+    if not isinstance(error, NoPermissionError):
+        return error
+    return NoPermissionError(f"{error}: {_RIGHTS}", status_code=error.status_code)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 import hiredis
@@ -134,12 +134,20 @@ class BlockingConnection:
 
         An error reply is not raised: a ReplyError takes the place of the result.
         """
+        return self.results(calls, self.exchange(calls))
+
+    def exchange(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        """Send calls in one pipeline, and return the replies of those that send something; errors as in ``take``."""
         sent = list(filter(is_sent, calls))
         self.send_raw(b"".join([_pack(call.args) if call.packed is None else call.packed for call in sent]))
-        replies = [self.take() for _ in sent]
+        return [self.take() for _ in sent]
+
+    @staticmethod
+    def results(calls: Sequence[Call[Any]], replies: Sequence[Any]) -> list[Any]:
+        """Return the results of ``run`` for the replies of ``exchange``."""
         results = [
             ReplyError(str(reply)) if isinstance(reply, hiredis.ReplyError) else read_one(call, reply)
-            for call, reply in zip(sent, replies, strict=True)
+            for call, reply in zip(filter(is_sent, calls), replies, strict=True)
         ]
         return fill_in(calls, results)
 

@@ -24,6 +24,22 @@ class ReplyError(Exception):
         return str(self).partition(" ")[0]
 
 
+class OneGroupError(ReplyError):
+    """Another group of the cluster has a key, and this program uses one group. The text has the remedy."""
+
+    @classmethod
+    def of(cls, moved: ReplyError | str) -> OneGroupError:
+        """Return the error for a redirection."""
+        return cls(f"{ONE_GROUP} ({moved})")
+
+
+#: It begins with a code that is not temporary.
+ONE_GROUP: Final = (
+    "CROSSSLOT another group of the cluster has this key, and this program uses the keys of one group. Give all of its"
+    " keys one hash tag, as in {tag}:name, and use the URL of the members of the group that has its slot"
+)
+
+
 class NoGroupError(redis.ResponseError):
     """There is no such group, or it was deleted while a reader was blocked on it."""
 

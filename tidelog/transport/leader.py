@@ -1,28 +1,32 @@
-"""``LeaderConnection``: finds the leader, and retries while it does not answer.
+"""``LeaderConnection``: requests to the leader, which are repeated while it does not answer.
 
 Rule 1: the contents of a stream are read from the leader only. A replica may lag, so an entry that it lacks may exist.
-Rule 2: with one URL, that server counts as the leader, whatever its role is. With several URLs, the leader is the
-        server whose ROLE is master, or, if none of them leads, the leader that a replica among them follows. With
-        Sentinels, it is the server that they name, if its ROLE agrees. The lookup is repeated after each failure, so
-        requests follow a failover. A server with ``cluster-enabled`` that does not lead any more replies with MOVED,
-        which is such a failure.
+Rule 2: the lookup of the leader (``lookup``) is repeated after each failure, so requests follow a failover. A server
+        with ``cluster-enabled`` that does not lead any more replies with MOVED, which is such a failure.
 Rule 3: ``ask`` may send a request twice. Use it only for requests that may be repeated: reads, and TPUBLISH, TDROP and
         eviction, which change nothing the second time.
+Rule 4: after MOVED, the map of the cluster is read. If several groups share the slots, ``ask`` and ``leader(key)`` use
+        the leader of each key from then on (``groupleaders``). Requests that a caller sends over ``leader()`` without
+        a key fail with OneGroupError. Other servers are sent nothing more.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection
-from contextlib import suppress
+from collections.abc import Callable, Collection, Sequence
+from contextlib import closing
 from typing import Any, TypeVar
-from urllib.parse import quote
 
-from tidelog.transport.access import Access, without_credentials
-from tidelog.transport.call import Call
+import hiredis
+
+from tidelog.transport.access import Access
+from tidelog.transport.call import Call, Name
 from tidelog.transport.connection import BlockingConnection
-from tidelog.transport.errors import ReplyError, is_temporary
+from tidelog.transport.errors import OneGroupError, ReplyError, is_denied, is_temporary
+from tidelog.transport.groupleaders import GroupLeaders
+from tidelog.transport.lookup import find_leader, url_of
+from tidelog.transport.slots import OWNERS, of_another_group
 
 T = TypeVar("T")
 
@@ -44,24 +48,35 @@ class LeaderConnection:
         self.name = name
         self._returned = returned
         self._leader: BlockingConnection | None = None
+        self._groups: GroupLeaders | None = None  # None: one server, or one group
+        self._unknown = ""  # why the map of a cluster could not be read; "": it was not needed, or it was read
 
     def close(self) -> None:
         """Close the connection. The next request opens another one."""
         if self._leader is not None:
             self._leader.close()
             self._leader = None
+        if self._groups is not None:
+            self._groups.close()
 
     def attempts(self, do: Callable[[], T]) -> T:
         """Call ``do`` until it succeeds, with at most ``access.retries`` further attempts, and return its result.
 
         Another attempt follows an OSError or a temporary ReplyError; the connection is closed first.
-        Other errors are raised immediately. Raises UnreachableError after the last attempt.
+        Other errors are raised immediately. Raises UnreachableError after the last attempt, and OneGroupError (Rule 4).
         """
+        return self._attempts(do, self._check_group)
+
+    def _attempts(self, do: Callable[[], T], check: Callable[[ReplyError], None] | None = None) -> T:
         for left in range(self.access.retries, -1, -1):
             try:
                 return do()
             except (OSError, ReplyError) as error:
-                self.close()
+                try:
+                    if isinstance(error, ReplyError) and check is not None:
+                        check(error)
+                finally:
+                    self.close()
                 if isinstance(error, ReplyError) and not is_temporary(error):
                     raise
                 if left and left == self.access.retries:
@@ -69,7 +84,7 @@ class LeaderConnection:
                     log.warning("%s: %s; trying again for %g s at least", self.access.places, error, seconds)
                 if not left:
                     told = f"no answer from {self.access.places}{self._tried()}: {type(error).__name__}: {error}"
-                    raise UnreachableError(told) from error
+                    raise UnreachableError(told + (f" ({self._unknown})" if self._unknown else "")) from error
                 time.sleep(self.access.retry_ms / 1000)
         raise AssertionError("the last attempt returns or raises")
 
@@ -81,27 +96,87 @@ class LeaderConnection:
         limits = f"{access.called('retries')}, {access.called('retry_ms')}"
         return f" in {access.retries + 1} attempt{'s' if access.retries else ''} ({limits}); the last one"
 
-    def leader(self) -> BlockingConnection:
-        """Return the connection to the leader. Raises OSError if no leader answers, ReplyError for a wrong password."""
+    def leader(self, key: Name | None = None) -> BlockingConnection:
+        """Return the connection to the leader; in a cluster of several groups, to the leader that has the key.
+
+        Raises OSError if no leader answers, ReplyError for a wrong password.
+        """
+        if self._groups is not None and key is not None:
+            return self._groups.leader(key)
         if self._leader is None:
-            self._leader = self._find()
+            self._leader = find_leader(self.access, self.name)
         return self._leader
 
+    def redirected(self, error: ReplyError, key: Name | None = None) -> bool:
+        """Handle an error of a request that the caller has sent over ``leader(key)``.
+
+        Returns whether the error is a redirection within a cluster of several groups, so that ``leader(key)`` is
+        another server now. Without a key, raises OneGroupError if another group has the slot.
+        """
+        if key is None:
+            self._check_group(error)
+        return key is not None and error.code == "MOVED" and self._several_groups() is not None
+
+    def _check_group(self, error: ReplyError) -> None:
+        """Raise OneGroupError if the error is a redirection to another group."""
+        if error.code != "MOVED" or self._leader is None:
+            return
+        try:  # on a new connection: the caller may not have read all replies
+            with closing(BlockingConnection(self.access, self._leader.url, self.name)) as connection:
+                own, slots = connection.run(*OWNERS)
+        except (OSError, ReplyError):  # the next attempt ends with an error, or with another redirection
+            return
+        self._note_denied(own if isinstance(own, ReplyError) else slots)
+        if of_another_group(str(error), own, slots):
+            raise OneGroupError.of(error)
+
+    def _note_denied(self, reply: Any) -> None:
+        self._unknown = str(reply) if isinstance(reply, ReplyError) and is_denied(reply) else ""
+
+    def _several_groups(self) -> GroupLeaders | None:
+        """Return the leaders if several groups share the slots, after a redirection. Reads the map."""
+        if self._groups is None:
+            groups = GroupLeaders(self.access, self.name)
+            number = 0
+            try:
+                number = groups.read_map()
+                self._unknown = ""
+            except OSError:  # as above
+                pass
+            except ReplyError as error:
+                self._note_denied(error)
+            if number > 1:
+                self._groups = groups
+            else:
+                groups.close()
+        return self._groups
+
     def ask(self, *calls: Call[Any]) -> list[Any]:
-        """Send calls to the leader in one pipeline and return their results (Rule 3).
+        """Send calls in one pipeline to the leader, or to those of their keys, and return their results (Rules 3, 4).
 
         An error reply is not raised: a ReplyError takes the place of the result. Temporary errors are retried, except
         those whose code is in ``returned``. Raises UnreachableError as ``attempts`` does.
         """
 
         def once() -> list[Any]:
-            replies = self.leader().run(*calls)
+            replies = self._sent(calls)
             for reply in replies:
                 if isinstance(reply, ReplyError) and reply.code not in self._returned and is_temporary(reply):
                     raise reply
             return replies
 
-        return self.attempts(once) if calls else []
+        return self._attempts(once) if calls else []
+
+    def _sent(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        if self._groups is not None:
+            return self._groups.ask(calls, None, ())
+        leader = self.leader()
+        replies = leader.exchange(calls)
+        if any(isinstance(reply, hiredis.ReplyError) and str(reply).startswith("MOVED ") for reply in replies):
+            groups = self._several_groups()
+            if groups is not None:
+                return groups.ask(calls, leader, replies)
+        return leader.results(calls, replies)
 
     def replicas(self) -> tuple[str, ...]:
         """Return the URLs of the replicas: with several URLs, those that are not the leader; with one, those in ROLE.
@@ -116,74 +191,6 @@ class LeaderConnection:
             role = leader.ask("ROLE")
             if role[0] != b"master":
                 return (leader.url,)
-            return tuple(self._url(leader.url, host, port) for host, port, _ in role[2])  # with the leader's password
+            return tuple(url_of(self.access, leader.url, host.decode(), int(port)) for host, port, _ in role[2])
 
         return self.attempts(once)
-
-    def _find(self) -> BlockingConnection:
-        """Connect to the leader among the URLs, or to the one that a Sentinel names (Rule 2)."""
-        access, met, followed = self.access, list[str](), list[str]()
-        if len(access.urls) == 1 and not access.sentinels:
-            return BlockingConnection(access, access.urls[0], self.name)
-        for place in access.sentinels or access.urls:
-            try:
-                url = self._asked(place) if access.sentinels else place
-                wire = BlockingConnection(access, url, self.name) if url else None
-            except (OSError, ReplyError) as error:
-                if isinstance(error, ReplyError) and not is_temporary(error):
-                    raise
-                met.append(f"{without_credentials(place)}: {error}")
-                continue
-            if wire is None:
-                met.append(f"{without_credentials(place)}: no service of this name")
-                continue
-            url = self._follows(wire)
-            if not url:
-                return wire
-            wire.close()
-            met.append(f"{wire.place}: a replica")
-            if not access.sentinels and url not in followed:
-                followed.append(url)
-        for url in followed:  # the URLs may name only some of the servers
-            with suppress(OSError, ReplyError):
-                wire = BlockingConnection(access, url, self.name)
-                if not self._follows(wire):
-                    return wire
-                wire.close()
-        named = f"by {access.called('sentinels')} for {access.service!r}"
-        where = named if access.sentinels else f"among {access.called('urls')}"
-        raise ConnectionError(f"no leader {where} ({'; '.join(met)})")
-
-    def _follows(self, wire: BlockingConnection) -> str:
-        """Return the URL of the leader that a server follows; "" if it leads."""
-        role = wire.ask("ROLE")
-        return "" if role[0] == b"master" else self._url(wire.url, role[1], role[2])
-
-    def _url(self, like: str, host: bytes, port: bytes | int) -> str:
-        """Return the URL of another server, with user and password of the URL ``like``."""
-        scheme, address = "rediss" if self.access.secure else "redis", self.access.address(like)
-        user = f"{quote(address.username or '', '')}:{quote(address.password, '')}@" if address.password else ""
-        return f"{scheme}://{user}{_host(host.decode())}:{int(port)}"
-
-    def _asked(self, sentinel: str) -> str:
-        """Return the leader's URL from a Sentinel, or "" if it does not know the service. Raises OSError."""
-        wire = BlockingConnection(self.access.of_sentinel(sentinel), sentinel, self.name)
-        try:
-            found = wire.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.access.service)
-        finally:
-            wire.close()
-        scheme = "rediss" if self.access.secure else "redis"
-        return f"{scheme}://{_host(found[0].decode())}:{found[1].decode()}" if found else ""
-
-
-def leader_url(access: Access, name: str) -> str:
-    """Return the URL of the current leader. Raises OSError if no leader answers, ReplyError for a wrong password."""
-    connection = LeaderConnection(access, name)
-    try:
-        return connection.leader().url
-    finally:
-        connection.close()
-
-
-def _host(name: str) -> str:
-    return f"[{name}]" if ":" in name else name

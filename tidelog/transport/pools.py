@@ -25,7 +25,7 @@ from tidelog.transport.access import Access
 from tidelog.transport.address import Address
 from tidelog.transport.connection import MULTISLOT
 from tidelog.transport.errors import ReplyError
-from tidelog.transport.leader import leader_url
+from tidelog.transport.lookup import leader_url
 
 NAME: Final = "tidelog-client"  # of connections for the leader lookup
 MOVED: Final = "the server is a replica now: another server is the leader"

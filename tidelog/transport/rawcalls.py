@@ -7,7 +7,12 @@ from typing import Any, Final
 
 import hiredis
 import redis
+from redis.exceptions import AskError, ClusterDownError, ExecAbortError, MovedError, TryAgainError
 
+_CLASSES: Final[dict[str, type[redis.ResponseError]]] = {
+    "MOVED": MovedError, "ASK": AskError, "TRYAGAIN": TryAgainError, "CLUSTERDOWN": ClusterDownError,
+    "EXECABORT": ExecAbortError,
+}  # fmt: skip
 LOST: Final = (redis.ConnectionError, redis.TimeoutError, OSError)  # errors of the connection, not error replies
 
 
@@ -41,3 +46,13 @@ async def read_reply_async(_: Any, connection: Any, command_name: str | bytes, *
     # In redis.asyncio, None means the socket timeout, and infinity means no timeout.
     timeout = math.inf if block == 0 or patience is None else patience + block / 1000
     return await connection.read_response(disable_decoding=True, timeout=timeout)
+
+
+def reply_error(reply: Any) -> Any:
+    """Return an error reply of hiredis as redis-py returns it, and another reply unchanged."""
+    if not isinstance(reply, hiredis.ReplyError):
+        return reply
+    text = str(reply)
+    code, _, rest = text.partition(" ")
+    kind = _CLASSES.get(code)
+    return redis.ResponseError(text) if kind is None else kind(rest, status_code=code)

@@ -15,10 +15,12 @@ from binascii import crc_hqx
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from tidelog.transport.call import Value
+from tidelog.transport.call import Value, plain
 
 SLOTS: Final = 16384
 UNASSIGNED: Final = -1
+#: The calls with whose replies ``of_another_group`` is called.
+OWNERS: Final = (plain("CLUSTER", "MYID"), plain("CLUSTER", "SLOTS"))
 
 
 class MemberAddress(NamedTuple):
@@ -84,3 +86,16 @@ def member_at(host: bytes | str | None, port: int, asked: MemberAddress) -> Memb
     """Return a member from a reply. Without a host, it is the host of the member that replied, as in Redis."""
     name = host.decode("utf-8", "surrogateescape") if isinstance(host, bytes) else host
     return MemberAddress(name if name and name != "?" else asked.host, int(port))
+
+
+def of_another_group(moved: str, own: Any, slots: Any) -> bool:
+    """Return whether a MOVED reply names the leader of another group, not that of a replica's own group.
+
+    ``own`` and ``slots`` are replies of the same server to OWNERS. If they are errors, the result is False.
+    """
+    try:
+        slot = int(moved.split()[1])
+        nodes = next(nodes for first, last, *nodes in slots if first <= slot <= last)
+        return isinstance(own, bytes) and own not in [node[2] for node in nodes]
+    except (StopIteration, TypeError, ValueError, IndexError):
+        return False
