@@ -15,6 +15,7 @@ specifies the servers if a URL is not sufficient.
     codecs         records as entries: plain fields, JSON, MessagePack
     arrow          streams and topics as Arrow columns
     sql            SQL over streams and topics, with DuckDB
+    exporting      Parquet files of streams and topics, for data lakes
     spark          streams as a source and a sink of PySpark
     backup         backups of a running server, and restoring them
     moving         import from Redis and export to Redis

@@ -2,7 +2,9 @@
 
     program   the commands load, tail, dump, info
     backups   tidelog backup, backups, verify, restore
-    moving    tidelog import, export: copy streams and strings from Redis, and back
+    moving    tidelog import, export: copy streams and strings from Redis, and back or to files
+    exporting  tidelog export --to: Parquet files of a stream or a topic
+    fieldtypes  the option --type
     sql       tidelog sql: a query over streams and topics
     topics    tidelog topics: list and change topics
     dlq       tidelog dlq: dead letters

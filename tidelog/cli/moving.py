@@ -1,4 +1,4 @@
-"""``tidelog import`` and ``tidelog export``: copy streams and strings from Redis to tidelog, and back."""
+"""``tidelog import`` and ``tidelog export``: copy streams and strings from Redis to tidelog, and back, or to files."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from types import FrameType
 from typing import Any, Final, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from tidelog.cli.connect import url_option
+from tidelog.cli.exporting import export_files
+from tidelog.cli.fieldtypes import TYPE_HELP
 from tidelog.cli.lines import printable
 from tidelog.cli.progress import Progress
 from tidelog.moving.descriptions import dashed, text
@@ -34,7 +37,6 @@ SOURCE_CHANGED: Final = 3  # exit code if the source received writes after the c
 def _options(command: F) -> F:
     for option in reversed(
         [
-            click.argument("redis_url", metavar="REDIS_URL"),
             url_option,
             click.option("--match", metavar="PATTERN", help="Copy only keys that match, such as 'orders:*'."),
             click.option("--follow", is_flag=True, help="Continue to copy new data until Ctrl-C."),
@@ -58,6 +60,7 @@ def _options(command: F) -> F:
 
 
 @click.command("import")
+@click.argument("redis_url", metavar="REDIS_URL")
 @_options
 def import_command(redis_url: str, url: str, **options: Any) -> None:
     """Copy streams and strings from the Redis server at REDIS_URL to the tidelog-server at --url, and verify them.
@@ -92,9 +95,19 @@ def import_command(redis_url: str, url: str, **options: Any) -> None:
 
 
 @click.command("export")
+@click.argument("what", metavar="REDIS_URL|NAME")
 @_options
-def export_command(redis_url: str, url: str, **options: Any) -> None:
-    """Copy streams and strings from the tidelog-server at --url to the Redis server at REDIS_URL, and verify them.
+@click.option("--to", "target", metavar="DIR|URL", help="Write Parquet files of the stream or topic NAME.")
+@click.option("--format", type=click.Choice(["parquet"]), expose_value=False, help="The format of the files: parquet.")
+@click.option("--type", "types", multiple=True, metavar="FIELD=TYPE", help=TYPE_HELP)
+@click.option("--all-fields", is_flag=True, help="Add a column with a map of all fields.")
+@click.option("--allow-gaps", is_flag=True, help="Continue if entries were evicted before they were exported.")
+@click.pass_context
+def export_command(
+    context: click.Context, /, what: str, url: str, target: str | None, types: tuple[str, ...], all_fields: bool,
+    allow_gaps: bool, **options: Any,
+) -> None:  # fmt: skip
+    """Copy data out of the tidelog-server at --url: to the Redis server at REDIS_URL, or to Parquet files.
 
     \b
       tidelog export redis://old:6379
@@ -104,8 +117,38 @@ def export_command(redis_url: str, url: str, **options: Any) -> None:
     This is the reverse of "tidelog import", with the same options (see "tidelog import --help"). The target must be
     Redis 7.0 or later. Groups that expire in tidelog do not expire in Redis. Entries that TREAD delivered become
     pending entries of a consumer with an empty name, which are not redelivered automatically.
+
+    \b
+      tidelog export orders --to lake/orders
+      tidelog export orders --to s3://lake/orders --type amount='decimal(9,2)'
+
+    With --to, the entries of one stream or topic are written to files for each UTC day: ts_day=2026-11-27/*.parquet.
+    The next run continues after the last exported entry, also after an interruption. Each entry is exported once.
+    docs/queries.md describes the columns.
     """
-    _run(url, redis_url, True, **options)
+    files = {"target", "types", "all_fields", "allow_gaps"}
+    given = {
+        name: "--" + name.replace("_", "-")
+        for name in context.params
+        if context.get_parameter_source(name) not in (ParameterSource.DEFAULT, ParameterSource.ENVIRONMENT)
+    }
+    is_url = "://" in what
+    if target is None:
+        if not is_url:
+            raise click.UsageError(
+                f"{what!r} is no URL. To write files of a stream or a topic, add --to DIR. To copy all streams to a"
+                " Redis server, name its URL: redis://host:6379"
+            )
+        if wrong := sorted(files & given.keys()):
+            raise click.UsageError(f"{given[wrong[0]]} is for files: use it with a name and --to")
+        _run(url, what, True, **options)
+        return
+    if is_url:
+        shown = without_credentials(what)
+        raise click.UsageError(f"--to is for files of a stream or a topic: name it instead of {shown}")
+    if wrong := sorted(given.keys() - files - {"what", "url", "as_json"}):
+        raise click.UsageError(f"{given[wrong[0]]} is for a copy to a Redis server: omit it with --to")
+    export_files(what, url, target, types, all_fields, allow_gaps, options["as_json"])
 
 
 def _run(

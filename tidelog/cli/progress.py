@@ -65,6 +65,17 @@ class Progress:
         """Show a number of which the total is not known."""
         self.show_text(f"{what} {done:,}")
 
+    def counting(self, what: str) -> Callable[[int], None]:
+        """Return a function that shows the sum of the numbers with which it is called."""
+        total = 0
+
+        def count(number: int) -> None:
+            nonlocal total
+            total += number
+            self.show_count(what, total)
+
+        return count
+
     def show_text(self, text: str) -> None:
         """Show a line without a bar."""
         if self._due():

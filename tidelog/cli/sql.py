@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -15,6 +15,7 @@ import click
 
 from tidelog.cli.connect import ANSWER_MS, url_option
 from tidelog.cli.extras import needs
+from tidelog.cli.fieldtypes import TYPE_HELP, field_types
 from tidelog.cli.progress import Progress
 from tidelog.operating.tables import table
 from tidelog.operating.terminal import echo
@@ -32,8 +33,7 @@ CUT: Final = 60  # characters of a cell
 @click.argument("query")
 @url_option
 @click.option("--type", "types", multiple=True, metavar="FIELD=TYPE",
-              help="Type of a field: int, double, bool, string, binary, date, timestamp, or decimal(9,2). Of one table:"
-                   " TABLE.FIELD=TYPE. Default: that of the topic, or of the first and last entries of the stream.")
+              help=TYPE_HELP + " Of one table: TABLE.FIELD=TYPE.")
 @click.option("--json", "as_json", is_flag=True, help="Print each row as a JSON object.")
 @click.option("--to", "target", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
               help="Write the rows to FILE.parquet or FILE.csv.")
@@ -67,7 +67,7 @@ def sql(query: str, url: str, types: tuple[str, ...], as_json: bool, target: Pat
         query = sys.stdin.read()
     try:
         access = Access.of(url).single_attempt(ANSWER_MS)
-        with Progress() as progress, SqlSession(access, _types(types), _counted(progress)) as session:
+        with Progress() as progress, SqlSession(access, field_types(types), progress.counting("rows read:")) as session:
             result = session.run(query)
             if target is not None:
                 result.write(target)
@@ -86,28 +86,6 @@ def sql(query: str, url: str, types: tuple[str, ...], as_json: bool, target: Pat
         raise
     except OSError as error:
         raise click.ClickException(f"no answer from {access.places}: {error.__cause__ or error}") from None
-
-
-def _types(given: Iterable[str]) -> dict[str, str]:
-    """Return types by field. Raises ValueError."""
-    found = {}
-    for each in given:
-        name, equals, kind = each.rpartition("=")
-        if not equals or not name:
-            raise ValueError(f"--type {each}: write FIELD=TYPE")
-        found[name] = kind
-    return found
-
-
-def _counted(progress: Progress) -> Callable[[int], None]:
-    total = 0
-
-    def read(rows: int) -> None:
-        nonlocal total
-        total += rows
-        progress.show_count("rows read:", total)
-
-    return read
 
 
 def _rows(result: SqlResult, progress: Progress) -> Iterator[tuple[Any, ...]]:

@@ -20,7 +20,7 @@ from tidelog.topics import Topic
 
 pytestmark = pytest.mark.quick
 PAGE = (Path(__file__).parents[3] / "docs" / "queries.md").read_text()
-COMMANDS = re.findall(r"^    (tidelog sql .*?)(?: \| .*)?$", PAGE, re.MULTILINE)
+COMMANDS = re.findall(r"^    (tidelog (?:sql|export) (?!.*s3:).*?)(?: \| .*)?$", PAGE, re.MULTILINE)
 
 
 def test_the_commands(
@@ -31,11 +31,13 @@ def test_the_commands(
     topic = Topic[dict[str, str]]("shop:orders", dict[str, str], url=tidelog_server.url)
     topic.sync.send({"item": "tea"})
     topic.sync.close()
-    assert len(COMMANDS) == 5
+    client.tappend("orders", {"item": "tea"})
+    assert len(COMMANDS) == 6
     for command in COMMANDS:
         done = CliRunner().invoke(main, [*shlex.split(command)[1:], "--url", tidelog_server.url])
         assert done.exit_code == 0, (command, done.output)
     assert (tmp_path / "weather.parquet").exists()
+    assert list(tmp_path.glob("lake/orders/*/*.parquet"))
 
 
 def test_the_programs(client: Client, tidelog_server: Server, capsys: pytest.CaptureFixture[str]) -> None:
