@@ -160,6 +160,10 @@ class AsyncClient(Commands):
         """Route all further calls, if the servers are a cluster of several groups."""
         return await self._link.found() if self._link is not None else None
 
+    async def several_groups(self) -> bool:
+        """See ``Client.several_groups``."""
+        return self._link is not None and await self._link.detect(once=True) is not None
+
     def _adopt(self, pools: AsyncClusterPools) -> None:
         self._routed, self._raw = pools, _RoutedRaw(pools)
 

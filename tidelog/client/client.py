@@ -222,6 +222,10 @@ class Client(Commands):
     def _adopt(self, pools: ClusterPools) -> None:
         self._routed, self._raw = pools, _RoutedRaw(pools)
 
+    def several_groups(self) -> bool:
+        """Return whether the servers are a cluster of several groups. The first call asks a server in cluster mode."""
+        return self._link is not None and self._link.detect(once=True) is not None
+
     def pool_of(self, calls: Sequence[Call[Any]]) -> redis.ConnectionPool:
         """Return the pool of the server for these calls. Raises CrossGroupError if they are for several groups."""
         pools = self._link.detect() if self._link is not None else None

@@ -9,6 +9,7 @@
     pipeline          sends the calls of many tasks on one connection, in order
     sending           converts records to calls
     producer          sends records exactly once
+    dividedbatch      the same for partitions on several groups of a cluster
     delayed           sends records that join their partition later
     retention         the policies with which the server evicts from the partitions
     groupprogress     how far the groups of a partition have finished its entries

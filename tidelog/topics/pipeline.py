@@ -48,6 +48,10 @@ class CallPipeline:
             self._sender = asyncio.create_task(self._send_all())
         return future
 
+    async def several_groups(self) -> bool:
+        """Return whether the servers are a cluster of several groups."""
+        return await self._client.several_groups()
+
     async def run(self, steps: Steps[T]) -> T:
         """Drive an operation and return its result. Errors of the connection are thrown into it."""
         return await self.start(steps)

@@ -9,6 +9,8 @@ Rule 2: the server publishes a number once. After a lost reply, even of an earli
         whether that batch was published.
 Rule 3: each batch has its own token, which the fence stores as the check of its number. If two programs use one name
         and the same number, the second one gets ConflictError, and nothing of its batch is appended.
+Rule 4: if the servers are a cluster of several groups, a batch is published partition by partition (``dividedbatch``).
+        A producer that has done so once continues to.
 """
 
 from __future__ import annotations
@@ -27,14 +29,20 @@ from tidelog.client.client import Client
 from tidelog.client.entries import Published
 from tidelog.client.steps import Steps, checked
 from tidelog.operating.errortexts import summary_of
+from tidelog.topics.dividedbatch import STAGE_MS, DividedBatch, read_record
 from tidelog.topics.pipeline import CallPipeline
 from tidelog.topics.sending import RecordWindow, Sender
 from tidelog.topics.settings import TopicError, TopicSettings
 from tidelog.transport.backoff import Backoff, Delays
-from tidelog.transport.errors import ConflictError, NoStageError, StaleEpochError, is_retryable
+from tidelog.transport.errors import (
+    ConflictError,
+    CrossGroupError,
+    NoStageError,
+    StaleEpochError,
+    is_retryable,
+)
 
 R = TypeVar("R")
-STAGE_MS: Final = 600_000  # a stage that is not published expires this long after its last row
 PATIENCE: Final = 60.0  # seconds of retries while the server does not answer
 BACKOFF: Final = Backoff(first=0.1, most=0.5, jitter=0.5)
 log = logging.getLogger(__name__)
@@ -67,6 +75,7 @@ class _Batches(Generic[R]):
         self.name = name
         self._last: int | None = None  # None: not read yet
         self._open: tuple[int, str] | None = None  # number and token of a batch whose TPUBLISH has no reply
+        self._divides = False  # whether batches are published partition by partition
 
     @property
     def fence(self) -> str:
@@ -78,8 +87,12 @@ class _Batches(Generic[R]):
         yield from self._settle()
         if not self.topic.agreed:
             yield from self.topic.agree()
-        if self._last is None:
-            self._last = (yield from steps.single(calls.tfence(self.fence))) or 0
+        if self._last is None or self._divides:
+            if self._last is None:
+                self._last = (yield from steps.single(calls.tfence(self.fence))) or 0
+            record, text = yield from read_record(self.fence)
+            self._divides |= text is not None
+            self._last = max(self._last, record.last)
         return self._last
 
     def _settle(self) -> Steps[int]:
@@ -125,27 +138,36 @@ class _Batches(Generic[R]):
             raise TopicError(f"producer {self.name!r}: a batch's number is a whole number from 1: {number!r}")
         token = uuid4().hex
         gathered: tuple[Sender, list[RecordWindow]] | None = None  # with the sender for which they were collected
+        divided: DividedBatch | None = None
 
         def publish() -> Steps[Published]:
-            nonlocal number, gathered
+            nonlocal number, gathered, divided, records
             settled = yield from self._settle()
-            if gathered is None:
-                last = yield from self._begin()
-                number = number or last + 1
-                if number <= last:
-                    return Published(False, 0)
-                sender = self.topic.sender()
-                gathered = sender, _windows(sender, records)
-            elif settled == number:
+            if gathered is not None and settled == number:
                 return Published(True, sum(window.rows for window in gathered[1]))
+            last = yield from self._begin()
+            if number is not None and number <= last and gathered is None and divided is None:
+                return Published(False, 0)
             if not self.topic.agreed:
                 yield from self.topic.agree()
             sender = self.topic.sender()
-            if sender is not gathered[0]:  # the topic has grown since the last attempt
-                gathered = sender, _windows(sender, [record for window in gathered[1] for record in window.records])
-            if not gathered[1] or number is None:
+            if gathered is not None and (self._divides or sender is not gathered[0]):
+                records = [record for window in gathered[1] for record in window.records]
+                gathered = None
+            if self._divides:
+                divided = divided or DividedBatch(self.topic, self.topic.settings.id, self.name, self.fence, records)
+                return (yield from divided.publish(number, last))
+            if number is None:
+                number = last + 1
+            if gathered is None:
+                gathered = sender, _windows(sender, records)
+            if not gathered[1]:
                 return Published(False, 0)
-            return (yield from self._attempt(gathered[1], number, token))
+            try:
+                return (yield from self._attempt(gathered[1], number, token))
+            except CrossGroupError:  # slots were assigned to another group meanwhile; nothing was published
+                self._divides = True
+                return (yield from publish())
 
         return publish
 
@@ -189,6 +211,7 @@ class Producer(_Batches[R]):
         until, delays = time.monotonic() + PATIENCE, Delays(BACKOFF)
         while True:
             try:
+                self._divides |= await self.topic.pipeline.several_groups()
                 return await self.topic.pipeline.run(publishing())
             except (redis.RedisError, OSError) as error:
                 if not is_retryable(error) or time.monotonic() >= until:
@@ -209,6 +232,7 @@ class SyncProducer(_Batches[R]):
         until, delays = time.monotonic() + PATIENCE, Delays(BACKOFF)
         while True:
             try:
+                self._divides |= self.topic.client.several_groups()
                 return steps.run(self.topic.client, publishing())
             except (redis.RedisError, OSError) as error:
                 if not is_retryable(error) or time.monotonic() >= until:

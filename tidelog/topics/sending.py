@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from itertools import count, islice
 from operator import attrgetter, itemgetter
 from typing import Any, Final, Protocol
@@ -37,6 +38,7 @@ PLAIN: Final = "plain"  # the codec whose fields are those of the records
 WINDOW: Final = 8192  # maximum rows of one pipeline
 
 PartitionBy = str | Callable[[Any], Key] | None
+Digest = Callable[[int, tuple[str, ...], bytes], None]
 
 
 class TopicFullError(TopicError):
@@ -65,6 +67,12 @@ class Keyed:
             self._key = partition_by
         elif partition_by is not None:
             self._key = itemgetter(partition_by) if mapping else attrgetter(partition_by)
+
+    def beginning(self, turn: int) -> Keyed:
+        """Return the same, but without keys, the first record belongs to the partition ``turn`` modulo their number."""
+        made = copy(self)
+        made._turn = count(turn)
+        return made
 
     def partition(self, record: Any, partitions: int) -> int:
         """Return the partition of a record. Raises CodecError if it has no key or a key of another type."""
@@ -206,9 +214,15 @@ class Sender:
         if after:
             self._followed(partitions, (yield after))
 
-    def gathered(self, records: Iterable[Any]) -> RecordWindow:
+    def numbered(self, number: int, partitions: int) -> Sender:
+        """Return a sender for a batch with a number: it divides the same records in the same way each time."""
+        made = copy(self)
+        made.keyed, made.streams = self.keyed.beginning(number), self.streams[:partitions]
+        return made
+
+    def gathered(self, records: Iterable[Any], digest: Digest | None = None) -> RecordWindow:
         """Collect the next records until a window is full."""
-        window = RecordWindow(self)
+        window = RecordWindow(self, digest)
         left = iter(records)
         while (wanted := window.wanted()) and (some := list(islice(left, wanted))):
             window.add(some)
@@ -252,9 +266,13 @@ class _Source(Protocol):
 
 
 class RecordWindow:
-    """Collects the records of one window in ``batches``. ``rows`` is the number of records, 0 at the end."""
+    """Collects the records of one window in ``batches``. ``rows`` is the number of records, 0 at the end.
 
-    def __init__(self, source: _Source) -> None:
+    ``digest`` is called with the partition, fields and packed values of consecutive rows, without a trace context.
+    """
+
+    def __init__(self, source: _Source, digest: Digest | None = None) -> None:
+        self._digest = digest
         self._codec = source.codec
         self._keyed = source.keyed
         self._partitions = len(source.streams)
@@ -286,7 +304,7 @@ class RecordWindow:
         for at, row in zip(places, rows, strict=True):
             values[at] += row
         for at, flat in values.items():
-            self._add(at, fields, flat)
+            self._add_rows(at, fields, flat)
 
     def _add_each(self, records: list[Any], places: list[int]) -> None:
         """Add records that differ. Consecutive records of a partition with the same fields are packed together."""
@@ -298,10 +316,15 @@ class RecordWindow:
                 before[1].extend(row)
                 continue
             if before is not None:
-                self._add(at, *before)
+                self._add_rows(at, *before)
             waiting[at] = fields, list(row)
         for at, (fields, values) in waiting.items():
-            self._add(at, fields, values)
+            self._add_rows(at, fields, values)
+
+    def _add_rows(self, at: int, fields: tuple[str, ...], values: list[Value]) -> None:
+        if self._digest is not None:
+            self._digest(at, fields, bulk(values))
+        self._add(at, fields, values)
 
     def _add(self, at: int, fields: tuple[str, ...], values: list[Value]) -> None:
         """Add the values of consecutive rows of a partition."""

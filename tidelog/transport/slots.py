@@ -13,6 +13,8 @@ from __future__ import annotations
 from array import array
 from binascii import crc_hqx
 from collections.abc import Sequence
+from functools import lru_cache
+from itertools import count
 from typing import Any, Final, NamedTuple
 
 from tidelog.transport.call import Value, plain
@@ -49,6 +51,29 @@ def slot_of(key: Value) -> int:
         if end > start + 1:
             raw = raw[start + 1 : end]
     return crc_hqx(raw, 0) % SLOTS
+
+
+def hash_tag(key: str) -> str:
+    """Return a hash tag, with its braces, that gives other keys the slot of this key.
+
+    >>> f"claim:{hash_tag('orders:3')}"
+    'claim:{orders:3}'
+
+    It contains the tag of the key, or the key itself. A key that can't be in braces gets a number with the same slot.
+    """
+    start = key.find("{")
+    end = key.find("}", start + 1) if start >= 0 else -1
+    if end > start + 1:
+        return key[start : end + 1]
+    return f"{{{key}}}" if key and "}" not in key else tag_of_slot(slot_of(key))
+
+
+@lru_cache(maxsize=1024)
+def tag_of_slot(slot: int) -> str:
+    """Return a hash tag with this slot: the first number in braces. Raises ValueError for an invalid slot."""
+    if not 0 <= slot < SLOTS:
+        raise ValueError(f"slot {slot}")
+    return next(tag for number in count() if slot_of(tag := f"{{{number}}}") == slot)
 
 
 class SlotOwners:

@@ -16,7 +16,7 @@ from tidelog.transport.call import Call, Value, plain
 from tidelog.transport.errors import CrossGroupError
 from tidelog.transport.keyspecs import CommandTable, FoundKeys
 from tidelog.transport.routing import ATTEMPTS, Delay, Reload, Routes, Send, routed
-from tidelog.transport.slots import SLOTS, MemberAddress, SlotOwners, slot_of
+from tidelog.transport.slots import SLOTS, MemberAddress, SlotOwners, hash_tag, slot_of, tag_of_slot
 
 A, B = MemberAddress("a", 1), MemberAddress("b", 2)
 HALF = SLOTS // 2
@@ -353,3 +353,15 @@ def test_reads_of_streams(members: Members) -> None:
 def test_a_map_of_another_form(reply: Sequence[Any]) -> None:
     with pytest.raises((TypeError, ValueError, IndexError)):
         SlotOwners(reply, A)
+
+
+@pytest.mark.parametrize("key", ["orders:3", "a{b}c:3", "a}b", "{}x:1", "{", "", "x{y", "é{ü}", "{a{b}c}", "a{}{b}"])
+def test_the_hash_tag_of_a_key(key: str) -> None:
+    assert slot_of(f"claim:{hash_tag(key)}:x") == slot_of(key)
+
+
+def test_the_hash_tag_of_a_slot() -> None:
+    for slot in (0, 8191, 16383):
+        assert slot_of(tag_of_slot(slot)) == slot
+    with pytest.raises(ValueError, match="slot 16384"):
+        tag_of_slot(16384)

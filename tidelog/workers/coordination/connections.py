@@ -156,6 +156,10 @@ class WorkerConnection:
         """Send calls like ``send``, with AsyncClient's signature, for ``steps.arun``. Calls may be empty."""
         return await (await self.channel()).together(*calls, raise_on_error=raise_on_error)
 
+    async def several_groups(self) -> bool:
+        """Return False: all calls are sent to one leader. AsyncClient has this method, too."""
+        return False
+
     async def outcomes(self, calls: Sequence[Call[Any]]) -> list[Any]:
         """Send calls like ``together``, with errors in the places of results, as ``AsyncClient.outcomes`` does."""
         return await self.together(*calls, raise_on_error=False)
