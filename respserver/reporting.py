@@ -92,7 +92,7 @@ class Reporting(ServerPart):
             patterns=sources.pubsub.count(PATTERNS), config_file=config.file or "", executable=sys.executable,
             histograms=self._timings.histograms, peak_memory=sources.memory.peak(),
             denials=sources.users.denials.counts, tracking=sources.tracking.stats(),
-            overheads=sources.memory.overheads(),
+            overheads=sources.memory.overheads(), unserved_keys=self._slots.unserved.keys,
         )  # fmt: skip
 
     def reset(self) -> None:

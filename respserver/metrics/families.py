@@ -160,6 +160,7 @@ _KEYSPACE = (
     _gauge("delayed_entries", "Entries that will join their streams later (TDELAY)."),
     _counter("delayed_entries_delivered", "Delayed entries that have joined their streams."),
     _gauge("fences", "Fences."),
+    _gauge("cluster_unserved_keys", "Keys in slots that the group of this leader does not own."),
 )
 _REPLICATION = (
     _gauge("leader", "1 if this server accepts writes as a leader; 0 if it is a replica."),

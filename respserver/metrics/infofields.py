@@ -158,6 +158,7 @@ FIELDS: Final[dict[str, InfoField]] = {
     "group_members": InfoField("server_group_members"),
     "group_min_in_sync": InfoField("server_group_min_in_sync"),
     "group_lease_left_ms": InfoField("server_group_lease_left_seconds", (), _times(0.001)),
+    "cluster_unserved_keys": InfoField("cluster_unserved_keys"),
     "used_cpu_sys": InfoField("cpu_seconds", ("system", "server")),
     "used_cpu_user": InfoField("cpu_seconds", ("user", "server")),
     "used_cpu_sys_children": InfoField("cpu_seconds", ("system", "children")),

@@ -65,6 +65,7 @@ class ServerStats:
     write_error: str | None = None  # the current error for writes, caused by the disk
     loading: bool = False
     cluster: bool = False  # cluster-enabled
+    unserved_keys: int = 0  # keys in slots that this leader does not own
     startup_memory: int = 0  # bytes: process_memory().anonymous before data was loaded
     peak_memory: int = 0  # bytes: the maximum of used_memory
     keys_loaded: int = 0  # at startup
@@ -359,6 +360,7 @@ def _latencystats(s: ServerStats) -> Fields:
 
 def _cluster(s: ServerStats) -> Fields:
     yield "cluster_enabled", int(s.cluster)
+    yield "cluster_unserved_keys", s.unserved_keys
 
 
 def _keyspace(s: ServerStats) -> Fields:

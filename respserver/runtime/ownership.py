@@ -13,7 +13,7 @@ calls that write are noted (``noted``), because the search may have passed them.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from commands.slots import ALL_SLOTS, NO_SLOTS, SLOTS
 from coordinator.slotmap import SlotMap, SlotRange
@@ -21,12 +21,23 @@ from coordinator.slotmap import SlotMap, SlotRange
 MOST_NOTED: Final = 10_000  # keys of calls that write to slots which are being searched
 
 
+class UnservedKeys(NamedTuple):
+    """Keys of this leader in slots that its group does not own. No client can use them."""
+
+    keys: int  # how many there were at the last search
+    example: bytes  # the name of one
+    slots: tuple[SlotRange, ...]  # their slots
+
+
+NO_UNSERVED: Final = UnservedKeys(0, b"", ())
+
+
 class SlotOwnership:
     """The slots of one server. Used on the event loop only."""
 
     __slots__ = (
         "coverage", "down", "group", "held", "holding", "leads", "map", "mapped", "noted", "noting", "preparing",
-        "served", "waiting", "whole",
+        "served", "unserved", "waiting", "whole",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -44,6 +55,7 @@ class SlotOwnership:
         self.noted: set[bytes] = set()
         self.served: bytes = ALL_SLOTS
         self.whole = True  # all slots are served
+        self.unserved = NO_UNSERVED  # see slotmaps.unserved
 
     # -- changes -------------------------------------------------------------------------------------------------
     def be_mapped(self, group: str) -> None:

@@ -7,4 +7,5 @@
     mapfile     the copy of the map in the data directory
     record      the record of this group: its members as clients reach them
     restoring   TCLUSTER RESTORE: the map is written to a coordinator that has lost it
+    unserved    finds keys of this group in slots that it does not own
 """

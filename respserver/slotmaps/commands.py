@@ -15,6 +15,7 @@ from respserver.runtime.parts import RuntimeParts, ServerPart
 from respserver.slotmaps.assigning import SlotAssignment
 from respserver.slotmaps.keeper import MapKeeper
 from respserver.slotmaps.restoring import MapRestoration
+from respserver.slotmaps.unserved import warning
 
 UNKNOWN: Final = "ERR the coordinator is unavailable, and the outcome is unknown: {}"
 
@@ -45,6 +46,10 @@ class MapCommands(ServerPart):
             "leads": slots.leads, "problem": self._keeper.problem, "warnings": self._warnings(),
             "serves": [str(each) for each in owned] if slots.leads and not slots.down else [],
             "unassigned": [str(each) for each in known.unassigned()] if known is not None else [],
+            "unserved": {
+                "keys": slots.unserved.keys, "example": slots.unserved.example.decode("utf-8", "backslashreplace"),
+                "slots": [str(each) for each in slots.unserved.slots],
+            },
             "map": self.document(),
         }  # fmt: skip
 
@@ -62,9 +67,11 @@ class MapCommands(ServerPart):
             )
         if slots.held.count(1) and not slots.waiting:
             found.append(
-                f"{slots.held.count(1)} slots are about to leave this group, and the coordinator has not confirmed it:"
-                " calls for them fail (CLUSTERDOWN) until it does"
+                f"{slots.held.count(1)} slots are about to leave group {self._keeper.group}, and the coordinator has"
+                " not confirmed it: calls for them fail (CLUSTERDOWN) until it does"
             )
+        if slots.unserved.keys:
+            found.append(warning(slots.unserved, self._keeper.group))
         return found
 
     # -- changes -------------------------------------------------------------------------------------------------

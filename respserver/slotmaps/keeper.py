@@ -32,6 +32,7 @@ from respserver.runtime.threads import in_thread
 from respserver.slotmaps import mapfile
 from respserver.slotmaps.leaving import SlotDeparture
 from respserver.slotmaps.record import GroupRecord
+from respserver.slotmaps.unserved import UnservedSearch
 
 CHECK_SECONDS: Final = 1.0  # between two comparisons of the record with the map, without I/O
 READ_SECONDS: Final = 60.0
@@ -53,6 +54,7 @@ class MapKeeper(ServerPart):
         self._standing = membership.standing
         self._departure = departure
         self._pauses = pauses
+        self._unserved = UnservedSearch(parts, membership.standing)
         self._record = GroupRecord(parts.loop, membership, cluster, replicas)
         self.store = StoredDocument(
             membership.store.coordinator, f"tidelog/clusters/{self._config.cluster_name}/map", slotmap.decode,
@@ -90,6 +92,7 @@ class MapKeeper(ServerPart):
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._unserved.finish()
 
     async def _follow(self, watch: Watch) -> None:
         async for _ in watch:
@@ -122,6 +125,7 @@ class MapKeeper(ServerPart):
                 except Exception as error:  # noqa: BLE001 - even after a bug, a member must try again
                     self._logger.trace("Bug while following the map of the cluster", error)
                     self._must_read = True
+            self._unserved.check()
             if not (self._must_read and self._wakened.is_set()):
                 with suppress(TimeoutError):
                     async with asyncio.timeout(wait):

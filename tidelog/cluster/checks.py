@@ -24,7 +24,7 @@ def problems(view: ClusterView) -> list[str]:
     settings: dict[str, dict[str, str]] = {}
     in_parallel(lambda member: settings.update({member.name: _settings(view, member)}), view.members)
     found = [
-        *_slots(view), *_maps(view), *_members(view), *_machines(view), *_settings_differ(settings),
+        *_slots(view), *_maps(view), *_members(view), *_leaders(view), *_machines(view), *_settings_differ(settings),
         *warnings(view),
     ]  # fmt: skip
     return list(dict.fromkeys(found))
@@ -67,6 +67,13 @@ def _members(view: ClusterView) -> Iterator[str]:
                 yield f"group {group.name}: {each['name']} is not in sync ({each['state']})"
             if each["name"] not in group.members:
                 yield f"group {group.name}: the map does not have the member {each['name']} yet"
+
+
+def _leaders(view: ClusterView) -> Iterator[str]:
+    """Return the warnings that the leaders report, for example keys that a group had before it joined the cluster."""
+    for member in view.members:
+        if member.reply is not None and member.reply.get("leads"):
+            yield from map(str, member.reply.get("warnings", ()))
 
 
 def _machines(view: ClusterView) -> Iterator[str]:
