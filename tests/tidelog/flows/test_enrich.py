@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -16,7 +17,7 @@ import pytest
 
 from tidelog.flows import op
 from tidelog.flows.declare import Op, operator_spec
-from tidelog.flows.operators.lookuptable import key_of, load
+from tidelog.flows.operators.lookuptable import discard, file_format, key_of, load, row_of
 from tidelog.flows.testing import PipelineTest
 from tidelog.options.structs import Problems
 
@@ -218,3 +219,21 @@ def test_the_example_runs(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {**payments[0], "euros": 9.2}
     assert json.loads((tmp_path / "unknown.jsonl").read_text()) == payments[1]
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.json", "b.json", "a.jsonl"])
+def test_the_garbage_collector_does_not_track_the_rows(tmp_path: Path, name: str) -> None:
+    """Otherwise, its collections stop the event loop for 100 ms and more when a large file is reloaded."""
+    rows = [{"id": str(number), "tags": ["a"], "geo": {"lat": number}} for number in range(10)]
+    file = tmp_path / name
+    if name == "a.csv":
+        file.write_text(CSV)
+    elif name == "a.jsonl":
+        file.write_text("\n".join(map(json.dumps, rows)))
+    else:
+        file.write_text(json.dumps(rows if name == "a.json" else {row["id"]: row for row in rows}))
+    _, table = load(str(file), file_format(name), None if name == "b.json" else "id", ",", 1 << 20)
+    assert not any(map(gc.is_tracked, table.values()))
+    assert row_of(table, "7") == ({"id": "7", "name": "Ann"} if name == "a.csv" else rows[7])
+    discard(table)
+    assert not table

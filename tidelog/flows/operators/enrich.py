@@ -21,7 +21,16 @@ from tidelog.flows.edges import check_port
 from tidelog.flows.expressions.nodes import Cell
 from tidelog.flows.operators.fieldpaths import field_path, with_field
 from tidelog.flows.operators.jmescompiler import expression
-from tidelog.flows.operators.lookuptable import FileFormat, FileState, Table, file_format, key_of, load
+from tidelog.flows.operators.lookuptable import (
+    FileFormat,
+    FileState,
+    Table,
+    discard,
+    file_format,
+    key_of,
+    load,
+    row_of,
+)
 from tidelog.options.structs import Struct
 from tidelog.options.units import Interval, PositiveSize
 
@@ -48,7 +57,7 @@ class EnrichOptions(Struct):
     every: Interval = Interval(5.0)  # The interval at which the file is checked for changes.
     max_bytes: PositiveSize = PositiveSize(
         16 << 20
-    )  # Maximum size of the file. A table takes several times as much memory.
+    )  # Maximum size of the file. A table takes two to seven times as much memory.
 
 
 class EnrichOperator(Operator):
@@ -126,7 +135,7 @@ class EnrichOperator(Operator):
             self.node.restore(UNREADABLE)
             self.node.wake()
         else:
-            await loop.run_in_executor(None, old.clear)  # for a large table, this takes time
+            await loop.run_in_executor(None, discard, old)
 
     def _refuse(self, state: FileState | None, text: str) -> None:
         failed = text if state is None else state
@@ -153,10 +162,10 @@ class EnrichOperator(Operator):
                     if self._options.missing is None:
                         good.append(event)
                     continue
-                row = table[key]
+                row = row_of(table, key)
                 value = self._event[0] = event.value
                 for names, run in self._set:
-                    value = with_field(value, names, copied(run(row)))  # the row is used again
+                    value = with_field(value, names, copied(run(row)))  # several fields can have the same object
                 event.value = value
                 good.append(event)
             except Exception as error:  # noqa: BLE001 - values of codecs and user functions can be of any type

@@ -7,7 +7,11 @@
 Rule 1: A table is complete: ``load`` raises ValueError for anything that is not valid, and then changes nothing.
 Rule 2: A file that is written in place is read when it has been the same for one interval. One that was replaced is
         complete, so it is read immediately.
-Rule 3: ``load`` runs in a thread. It decodes one row at a time, so that the event loop runs in between.
+Rule 3: ``load`` and ``discard`` run in a thread, and work on one row at a time, so that the event loop runs in between.
+
+Decision: rows are stored as JSON, and decoded when an event needs them, in 1 to 2 us. As objects, 130,000 rows of 140
+bytes with a list and an object took 139 MB rather than 40 MB, and each reload stopped the event loop for 80 to 135 ms
+rather than 12 to 28 ms, because the cyclic garbage collector tracks objects, and not bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ import msgspec
 from tidelog.options.units import excerpt
 
 FileFormat: TypeAlias = Literal["csv", "json", "jsonl"]
-Table: TypeAlias = dict[str, Any]  # rows by key
+Table: TypeAlias = dict[str, bytes]  # rows by key, as JSON
 
 _SUFFIXES: Final[dict[str, FileFormat]] = {
     ".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl",
@@ -85,7 +89,18 @@ def load(path: str, kind: FileFormat, by: str | None, delimiter: str, most: int)
     return before, table
 
 
-def _rows(data: bytes, kind: FileFormat, by: str | None, delimiter: str) -> Iterator[tuple[Any, Any]]:
+def row_of(table: Table, key: str) -> Any:
+    """Return the row of a key, decoded. Raises KeyError."""
+    return msgspec.json.decode(table[key])
+
+
+def discard(table: Table) -> None:
+    """Release the memory of a table."""
+    while table:
+        table.popitem()  # clear() would stop the event loop while it releases all rows
+
+
+def _rows(data: bytes, kind: FileFormat, by: str | None, delimiter: str) -> Iterator[tuple[Any, bytes]]:
     """Yield the keys and rows."""
     if kind == "csv":
         yield from _csv(data, by, delimiter)
@@ -94,30 +109,31 @@ def _rows(data: bytes, kind: FileFormat, by: str | None, delimiter: str) -> Iter
         if kind == "jsonl":
             for line in data.splitlines():
                 if line.strip():
-                    yield _keyed(msgspec.json.decode(line), by)
+                    yield _key(msgspec.json.decode(line), by), line
             return
         whole = msgspec.json.decode(data, type=list[msgspec.Raw] | dict[str, msgspec.Raw])
         if isinstance(whole, dict):
             if by is not None:
                 raise ValueError("the file is an object, so its fields are the keys: omit by")
             for name, raw in whole.items():
-                yield name, msgspec.json.decode(raw)
+                msgspec.json.decode(raw)  # raises an error now rather than for an event
+                yield name, bytes(raw)
         else:
             for raw in whole:
-                yield _keyed(msgspec.json.decode(raw), by)
+                yield _key(msgspec.json.decode(raw), by), bytes(raw)
     except msgspec.DecodeError as error:
         raise ValueError(f"not valid: {error}") from None
 
 
-def _keyed(row: Any, by: str | None) -> tuple[Any, Any]:
+def _key(row: Any, by: str | None) -> Any:
     if by is None:
         raise ValueError("the file is a list of rows: set by to the name of the field that is their key")
     if not isinstance(row, dict):
         raise ValueError(f"a row is {excerpt(row)}: it must be an object")
-    return row.get(by), row
+    return row.get(by)
 
 
-def _csv(data: bytes, by: str | None, delimiter: str) -> Iterator[tuple[Any, Any]]:
+def _csv(data: bytes, by: str | None, delimiter: str) -> Iterator[tuple[str, bytes]]:
     try:
         rows = csv.reader(io.StringIO(data.decode(), newline=""), delimiter=delimiter, strict=True)
         names = next(rows, None)
@@ -131,7 +147,7 @@ def _csv(data: bytes, by: str | None, delimiter: str) -> Iterator[tuple[Any, Any
                 continue
             if len(row) != len(names):
                 raise ValueError(f"line {rows.line_num} has {len(row)} fields for {len(names)} columns")
-            yield row[at], dict(zip(names, row, strict=True))
+            yield row[at], msgspec.json.encode(dict(zip(names, row, strict=True)))
     except csv.Error as error:
         raise ValueError(f"not CSV: {error}") from None
     except UnicodeDecodeError as error:
