@@ -70,7 +70,6 @@ class GroupMembership(ServerPart):
         self.handover = Handover(parts, member, self.standing)
         self._decisions = GroupDecisions(parts, member, self.standing, self.handover)
         self.problem = ""  # why this member can't continue, or a fault; "": none
-        self.longest_stall = 0.0  # seconds between two turns of the event loop
         self.skews: dict[str, int] = {}  # by member: ms by which its clock is ahead of this one's, when it connected
         self.on_result: Callable[[], None] = lambda: None  # called when a removal has ended
         replicas.group = self
@@ -132,12 +131,17 @@ class GroupMembership(ServerPart):
                 f"The event loop stalled for {stalled:.1f} s, and the lease lasts {lease:g} s: a leader that stalls for"
                 " longer than its lease is replaced. Set group-lease to more than twice the longest stall"
             )
-        self.longest_stall = max(self.longest_stall, stalled)
+        self._counters.stalls.add(now, stalled)
         self.presence.beat()
         self.in_sync.on_time()
         if self.in_sync.must_change(self.name) or self.standing.target or self.handover.due():
             self.wake()
         self._timer = self._loop.call_later(lease / BEATS, self._beat)
+
+    @property
+    def longest_stall(self) -> float:
+        """Seconds between two turns of the event loop: the maximum of the last ten minutes."""
+        return self._counters.stalls.longest(self._loop.time())
 
     def wake(self) -> None:
         """Let the task decide again."""

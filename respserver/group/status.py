@@ -95,10 +95,10 @@ def _warnings(group: GroupMembership) -> list[str]:
     """Return the warnings for the operator."""
     state, config = group.store.state, group.config
     found = []
-    lease = config.group_lease
-    if 2000 * group.longest_stall > lease:
+    lease, stall = config.group_lease, int(1000 * group.longest_stall)
+    if 2 * stall > lease:
         found.append(
-            f"the event loop stalled for {int(group.longest_stall * 1000)} ms, and a leader that stalls for longer than"
+            f"the event loop stalled for {stall} ms in the last ten minutes, and a leader that stalls for longer than"
             f" its lease ({lease} ms) is replaced: set group-lease to more than twice the longest stall"
         )
     if state is None:

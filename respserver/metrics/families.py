@@ -213,7 +213,7 @@ _SERVER_GROUP = (
     _gauge("server_group_member_in_sync", "1 if the member is in the in-sync set.", "member"),
     _gauge("server_group_member_lag_bytes", "On the leader: records that the member does not have on disk.", "member"),
     _gauge("server_group_member_lag_seconds", "On the leader: how far the member is behind.", "member"),
-    _gauge("server_group_longest_stall_seconds", "The longest stall of the event loop of this member."),
+    _gauge("server_group_longest_stall_seconds", "The longest stall of the event loop in ten minutes."),
     _gauge("server_group_warnings", "Warnings of TMEMBER STATUS."),
 )
 _STREAM = (

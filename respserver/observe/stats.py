@@ -9,6 +9,7 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from respserver.observe.stalls import RecentStalls
 from respserver.observe.traffic import Traffic
 
 MAX_ERROR_CODES = 128  # maximum number of counted error codes; only a bug can produce more
@@ -54,6 +55,7 @@ class Counters:
         self.input_rate = SampledRate()
         self.output_rate = SampledRate()
         self.traffic = Traffic()
+        self.stalls = RecentStalls()
         self.reset()
 
     def reset(self) -> None:
@@ -61,6 +63,7 @@ class Counters:
         self.connections_received = 0
         self.connections_rejected = 0  # because of maxclients or protected mode
         self.traffic.reset()
+        self.stalls.reset()
         self.error_replies = 0
         self.errors: dict[str, int] = {}  # error code -> replies
         self.query_buffer_cuts = 0  # clients closed because of client-query-buffer-limit

@@ -103,6 +103,12 @@ def test_a_lease_that_is_too_short_for_the_stalls(servers: Cluster) -> None:
     assert warned(node, "its lease (600 ms) is replaced: set group-lease to more than twice the longest stall")
     wait_until(lambda: node.logged("The event loop stalled for"), "the log has it")
 
+    def forgotten() -> bool:
+        node("CONFIG", "RESETSTAT")
+        return bool(status(node)["longest_stall_ms"] < longest + 400)
+
+    wait_until(forgotten, "the stall is forgotten")
+
 
 def test_members_with_different_settings(servers: Cluster) -> None:
     group = Group(servers, 2, min_in_sync=1)

@@ -622,7 +622,7 @@ CONSTANT: dict[str, tuple[str, str]] = {
     "evicted_keys": ("0", "nothing is evicted"), "evicted_clients": ("0", "clients are not closed for memory"),
     "pubsubshard_channels": ("0", "no cluster"), "latest_fork_usec": ("0", "nothing forks"),
     "total_forks": ("0", "nothing forks"), "migrate_cached_sockets": ("0", "no MIGRATE"),
-    "cluster_enabled": ("0", "no cluster"),
+    "cluster_enabled": ("0", "no cluster"), "cluster_unserved_keys": ("0", "no cluster: tests/replication"),
     "repl_backlog_first_byte_offset": (r"\d+", "moves when the journal is cut behind a backlog: tests/replication"),
     "used_cpu_sys_children": (r"0\.0+|.*", "the server starts no processes"),
     "used_cpu_user_children": (r"0\.0+|.*", "the server starts no processes"),

@@ -81,7 +81,7 @@ def test_sections_in_the_order_of_redis(stats: ServerStats) -> None:
     assert info.render(stats, ["nothing"]) == ""
     text = info.render(stats, ["server", "cluster"])
     assert text.startswith("# Server\r\nredis_version:8.4.0\r\n")
-    assert text.endswith("\r\n\r\n# Cluster\r\ncluster_enabled:0\r\n")
+    assert text.endswith("\r\n\r\n# Cluster\r\ncluster_enabled:0\r\ncluster_unserved_keys:0\r\n")
 
 
 def test_fields_that_clients_and_monitoring_need(ask: Ask) -> None:
