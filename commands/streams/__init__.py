@@ -15,6 +15,6 @@
     replies     ranges of entries as replies, built or streamed
     rows        FIELDS and VALUES: many entries in one command
     settings    TCFG
-    staging     TSTAGE, TPUBLISH, TDROP
+    staging     TSTAGE, TPERSIST, TPUBLISH, TDROP
     wait        TWAIT
 """

@@ -1,4 +1,4 @@
-"""TSTAGE, TPUBLISH, TDROP, TFENCE: entries are staged, then appended in one step, exactly once. Semantics [32].
+"""TSTAGE, TPERSIST, TPUBLISH, TDROP, TFENCE: entries are staged, then appended in one step, exactly once [32].
 
 The names of stages and fences are declared as keys, although the keyspace does not contain them: users need permission
 for the names [45], and clients with CLIENT TRACKING that have read a fence are notified of its changes.
@@ -145,6 +145,19 @@ def _drop(ctx: Context, names: list[bytes]) -> int:
     for name in names:
         stagemutators.live(ctx.ks, name, ctx.served())
     return stagemutators.unstage(ctx.ks, names)
+
+
+@command("TPERSIST", key("RW UPDATE", "stage", multiple=True), flags="write fast", complexity="O(S): S stages.")
+def tpersist(ctx: Context, argv: list[bytes]) -> Reply:
+    """Remove the time to live of stages; return how many existed."""
+    return by_name(argv[1:], _persist, ctx)
+
+
+def _persist(ctx: Context, names: list[bytes]) -> int:
+    there = [name for name in dict.fromkeys(names) if stagemutators.live(ctx.ks, name, ctx.served()) is not None]
+    for name in there:
+        stagemutators.persist(ctx.ks, name)
+    return len(there)
 
 
 @command("TFENCE", key("RO ACCESS", "fence"), flags="readonly fast")

@@ -361,8 +361,13 @@ def _apply_stage(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
     _check_times(ttl)
     name, key, start = _split(batch, at + records.STAGE_HEAD.size, nlen, klen)
     sizes, bare = records.unpack_sizes(batch[start : start + 4 * n]), part(batch, start + 4 * n, stop)
-    if not n or n != len(sizes) or sum(sizes) != len(bare):
+    if n != len(sizes) or sum(sizes) != len(bare):
         raise CorruptError("a STAGE record with inconsistent sizes")
+    if not n:
+        if klen or ttl or deadline or name not in ks.stages.by_name:
+            raise CorruptError("a STAGE record without entries that is not the one of TPERSIST for an existing stage")
+        stagemutators.persist(ks, name)
+        return
     stagemutators.stage(ks, name, key, ttl, deadline, sizes, bare)
 
 

@@ -1,4 +1,4 @@
-"""The mutators of stages: the effects of TSTAGE, TPUBLISH, and TDROP.
+"""The mutators of stages: the effects of TSTAGE, TPERSIST, TPUBLISH, and TDROP.
 
 As in ``keyspace``, each mutator applies one effect and logs its record, and replay calls the same mutators. Staged
 entries are already in the log when they are published. A PUBLISH record therefore contains the names of the stages and
@@ -45,6 +45,18 @@ def stage(
     ks.staging_logged(records.stage(name, key, ttl, deadline, sizes, bare), len(sizes))
     ks.arm_stage(name, found)
     return found
+
+
+def persist(ks: Keyspace, name: bytes) -> None:
+    """Remove the time to live of a stage. Raises KeyError if it does not exist."""
+    found = ks.stages.by_name[name]
+    if not found.ttl:
+        return
+    ks.stages.before(found)
+    found.ttl, found.deadline = 0, timers.NEVER
+    ks.stages.changed(name, found, 0)
+    ks.timers.cancel_all(timers.STAGE_EXPIRY, (name,))
+    ks.staging_logged(records.stage(name, b"", 0, timers.NEVER, array("I"), b""), 1)
 
 
 class StagedContent:

@@ -29,6 +29,7 @@ A record is
                   | key | group | dead-letter key | wire                    wire: the dead letter, with the ID ms.seq
     DESTROY       klen u32 | glen u32 | key | group
     STAGE         nlen u32 | klen u32 | ttl u64 | deadline u64 | n u32 | name | key | n sizes u32 | bare entries
+                  n is 0 and klen is 0: the stage does not expire any more
     PUBLISH       flen u32 | epoch u64 | stages u32 | streams u32 | fence | stages: nlen u32 | name
                   | streams: klen u32 | ms u64 | seq u64 | key             the first IDs of the stages' entries
     UNSTAGE       stages: nlen u32 | name

@@ -26,6 +26,8 @@
     slotclients      the clients, which follow MOVED
     slotchecks       what must be true of slots and of the map at any time
     slotmutations    the rules of slots that are broken on purpose
+    commits          the commit protocol over several groups, on handlers without servers
+    commitmutations  its rules that are broken on purpose
 
 One seed gives the same run on any machine: order of callbacks, times, faults, replication IDs. Replaced are only the
 event loop, the sockets and, by name, the sources of time, threads and random numbers. So it needs interpreted code.

@@ -1,6 +1,7 @@
 """Run a seed: ``python -m tests.simulation SEED [KIND]``. ``--shrink``: also look for a smaller case that fails.
 
-KIND ``group`` is a server group, ``cluster`` are several of them that share slots. For both, there is no ``--shrink``.
+KIND ``group`` is a server group, ``cluster`` are several of them that share slots, ``commits`` is the
+commit protocol over several groups. For these, there is no ``--shrink``.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from tests.simulation import groups, slots
+from tests.simulation import commits, groups, slots
 from tests.simulation.cases import KINDS, case, fails, run, shrunk
 from tests.simulation.world import SimulationError
 
@@ -16,6 +17,7 @@ from tests.simulation.world import SimulationError
 OTHERS: dict[str, Callable[[int], object]] = {
     "group": lambda seed: groups.run(groups.case(seed)),
     "cluster": lambda seed: slots.run(slots.case(seed)),
+    "commits": lambda seed: commits.run(seed),
 }
 
 

@@ -70,6 +70,7 @@ ACCESS = {
     "TPUBLISH k 1 k": "rw",
     "TPUBLISH k 1 CHECK sum k": "rw",
     "TDROP k": "w",
+    "TPERSIST k": "w",
     "TFENCE k": "r",
     "TREAD k 0 1": "r",
     "TREAD k 0 1 WITHINFO": "r",

@@ -31,22 +31,25 @@ def strings(c: Raw) -> list[str]:
 
 
 @pytest.mark.interpreted
-@pytest.mark.parametrize("command", ["TACK", "TNACK", "TTOUCH", "UNLINK", "TDROP"])
+@pytest.mark.parametrize("command", ["TACK", "TNACK", "TTOUCH", "UNLINK", "TDROP", "TPERSIST"])
 def test_others_see_the_slices_so_far(
     c: Raw, connect: Connect, hand: RunningServer, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     ids, names = fill(c), strings(c)
-    c.pipeline(*[("TSTAGE", f"k{n}", 0, "t", "FIELDS", 1, "f", "VALUES", n) for n in range(MANY)])
+    c.pipeline(*[("TSTAGE", f"k{n}", 100_000, "t", "FIELDS", 1, "f", "VALUES", n) for n in range(MANY)])
     words: dict[str, tuple[Any, ...]] = {
         "TACK": ("TACK", "s", "g", *ids), "TNACK": ("TNACK", "s", "g", *ids), "TTOUCH": ("TTOUCH", "s", "g", 7, *ids),
         "UNLINK": ("UNLINK", *names), "TDROP": ("TDROP", *names),
+        "TPERSIST": ("TPERSIST", *names),
     }  # fmt: skip
     seen = set[int]()
 
     def look(_: int) -> None:
         ks = hand.server.data.ks
         group = ks.keys[b"s"].groups[b"g"]  # type: ignore[union-attr]
-        seen.add({"TACK": len(group.pending), "UNLINK": len(ks.keys), "TDROP": len(ks.stages.by_name)}.get(
+        kept = sum(not stage.ttl for stage in ks.stages.by_name.values())
+        counted = {"UNLINK": len(ks.keys), "TDROP": len(ks.stages.by_name), "TPERSIST": kept}
+        seen.add((counted | {"TACK": len(group.pending)}).get(
             command, len(group.pending.due(hand.server.clock.now() + 7, MANY))))  # fmt: skip
 
     steps = Steps(hand, monkeypatch, look)

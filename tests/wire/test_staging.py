@@ -281,6 +281,36 @@ def test_a_later_ttl_replaces_the_one_before(c: Raw, hand: RunningServer) -> Non
     assert c("TDROP", "for-ever") == 1
 
 
+def test_persistent_stages_do_not_expire(c: Raw, hand: RunningServer) -> None:
+    for name in ("a", "b", "c"):
+        stage(c, name, "s", 1, 2, ttl=100)
+    assert c("TPERSIST", "a", "a", "x", "b") == 2
+    hand.advance(500)
+    assert c("TPERSIST", "c") == 0
+    stage(c, "b", "s", 3, ttl=100)  # a later TSTAGE sets another time
+    hand.advance(500)
+    assert c("TPERSIST", "b") == 0
+    assert c("TPUBLISH", "q", 1, "a") == [b"published", 2]
+    assert values(c, "s") == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_persistent_stages_after_a_restart(tmp_path: Path, stored: bool) -> None:
+    clock = HandClock()
+    with start_in_thread(tmp_path, clock) as server, Raw(server.port) as c:
+        for name in ("kept", "other"):
+            stage(c, name, "s", 1, ttl=1000)
+        if stored:
+            c("SAVE")
+        assert c("TPERSIST", "kept") == 1
+        if stored:
+            c("SAVE")
+    with start_in_thread(tmp_path, clock) as server, Raw(server.port) as c:
+        server.advance(5000)
+        assert c("TPUBLISH", "q", 1, "other") == nostage("other")
+        assert c("TPUBLISH", "q", 1, "kept") == [b"published", 1]
+
+
 def test_downtime_is_not_counted(tmp_path: Path) -> None:
     clock = HandClock()
     with start_in_thread(tmp_path, clock) as server, Raw(server.port) as c:

@@ -265,6 +265,11 @@ def tdrop(*stages: Name) -> Call[int]:
     return Call(("TDROP", *stages), int) if stages else Call((), lambda _: 0)
 
 
+def tpersist(*stages: Name) -> Call[int]:
+    """Remove the time to live of stages. Returns how many of them existed. Without stages, nothing is sent."""
+    return Call(("TPERSIST", *stages), int) if stages else Call((), lambda _: 0)
+
+
 def tfence(fence: Name) -> Call[int | None]:
     """Return the epoch that was published last under a fence, or None."""
     return Call(("TFENCE", fence), lambda reply: reply)

@@ -59,6 +59,7 @@ class Commands:
     tstage = ClientCommand(calls.tstage)
     tpublish = ClientCommand(calls.tpublish)
     tdrop = ClientCommand(calls.tdrop)
+    tpersist = ClientCommand(calls.tpersist)
     tfence = ClientCommand(calls.tfence)
     tread = ClientCommand(calls.tread)
     twait = ClientCommand(calls.twait)

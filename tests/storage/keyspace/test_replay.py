@@ -373,6 +373,9 @@ def test_records_that_do_not_fit_a_key_are_damage(batch: bytes) -> None:
         records.unstage([b"none"]),
         b"".join(records.stage(b"st", b"s", 0, 0, array("I", [3]), b"four")),
         b"".join(records.stage(b"st", b"s", 0, 0, array("I"), b"")),
+        b"".join(records.stage(b"st", b"", 5, 0, array("I"), b"")),
+        b"".join(records.stage(b"st", b"", 0, 5, array("I"), b"")),
+        b"".join(records.stage(b"none", b"", 0, 0, array("I"), b"")),
     ],
 )
 def test_records_of_stages_that_do_not_fit_are_damage(batch: bytes) -> None:

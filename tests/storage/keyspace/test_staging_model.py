@@ -108,6 +108,13 @@ class Staging(RuleBasedStateMachine):
         self.run(b"TAPPEND", key, b"f", value)
         self.append(key, [value])
 
+    @rule(names=st.lists(NAMES, min_size=1, max_size=3))
+    def tpersist(self, names: list[bytes]) -> None:
+        there = {name for name in names if self.live(name)}
+        assert self.run(b"TPERSIST", *names) == len(there)
+        for name in there:
+            self.stages[name].ttl = self.stages[name].ends = 0
+
     @rule(name=NAMES, key=KEYS, count=st.integers(1, 9), ttl=st.sampled_from([0, 20]))
     def tstage(self, name: bytes, key: bytes, count: int, ttl: int) -> None:
         self.live(name)

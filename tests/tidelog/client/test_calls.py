@@ -70,6 +70,7 @@ TABLE: list[tuple[Call[Any], str, list[tuple[Any, Any]]]] = [
     ),
     (calls.tpublish("q", 7, "st", check="c"), "TPUBLISH q 7 CHECK c st", [([b"published", 4], Published(True, 4))]),
     (calls.tdrop("st", b"su"), "TDROP st su", [(2, 2)]),
+    (calls.tpersist("st", b"su"), "TPERSIST st su", [(2, 2)]),
     (
         calls.tread("k"),
         "TREAD k _ 100",
@@ -201,7 +202,8 @@ def test_only_some_calls_let_the_server_hold_back_the_reply() -> None:
 
 
 def test_calls_without_ids_send_nothing() -> None:
-    for call in (calls.tdrop(), calls.tack("k", "g"), calls.tnack("k", "g", delay=5), calls.ttouch("k", "g", 5)):
+    nothing = (calls.tdrop(), calls.tpersist(), calls.tack("k", "g"), calls.tnack("k", "g", delay=5))
+    for call in (*nothing, calls.ttouch("k", "g", 5)):
         assert call.args == ()
         assert call.read(None) == 0
 
