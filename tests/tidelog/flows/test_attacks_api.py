@@ -58,6 +58,8 @@ def test_no_form_of_a_secret_is_told() -> None:
         ({"type": "http_client", "url": "file:///etc/passwd"}, "the URL names a local file"),
         ({"type": "elastic", "url": ["http://h", "FILE:///etc/passwd"]}, "x.url[1]: the URL names a local file"),
         ({"type": "kafka", "topic": "t", "tls": {"ca": "/a"}}, "tls.ca"),
+        ({"type": "tcp_server", "unixsocket": "/run/a.sock"}, "unixsocket names a local file"),
+        ({"type": "tcp_client", "port": 1, "tls": {"cert": "/a"}}, "tls.cert"),
     ],
 )
 def test_what_comes_over_http_touches_nothing_of_the_machine(connector: dict[str, Any], said: str) -> None:

@@ -309,7 +309,11 @@ def test_a_udp_client_writes_and_rejects_what_does_not_fit() -> None:
 
 def test_wrong_options() -> None:
     cases: list[tuple[str, dict[str, Any], str]] = [
-        ("tcp_server", {}, "the option 'port' is missing"),
+        ("tcp_server", {}, "port is missing: set port, or unixsocket"),
+        ("tcp_server", {"port": 1, "unixsocket": "/s"}, "port and unixsocket: set one of them"),
+        ("tcp_server", {"unixsocket": "/s", "unixsocketperm": "9"}, "unixsocketperm is '9': it must be octal digits"),
+        ("tcp_server", {"unixsocket": "/s", "tls": {"cert": "c"}}, "tls: a Unix socket has none"),
+        ("tcp_client", {"unixsocket": "/" * 108}, "a path of a Unix socket has at most 107 bytes"),
         ("tcp_server", {"port": 70_000}, "port: Expected `int` <= 65535, got 70000"),
         ("tcp_server", {"port": 1, "max_connections": 0}, "max_connections: Expected `int` >= 1, got 0"),
         ("udp_server", {"port": -1}, "port: Expected `int` >= 0, got -1"),

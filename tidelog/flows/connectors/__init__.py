@@ -3,6 +3,7 @@
     payload        connectors that carry bytes: preprocessors, codec, postprocessors
     ongoingread    a read that continues while pulls are interrupted
     settledprefix  the position up to which all events are settled
+    tls            certificates, and the authorities to trust
     brokers        options of the connectors of message brokers
     positionfile   a file that stores the position of a source
     batchmembers   the members of an event that the operator ``batch`` composed
@@ -14,7 +15,7 @@
     http           HTTP and websockets: clients and servers
     files          files, and the standard streams of the process
     processes      programs that run as child processes
-    sockets        TCP and UDP
+    sockets        TCP, Unix sockets, and UDP
     kafka          topics of Kafka
     mqtt           topics of an MQTT broker
     nats           subjects of NATS, and streams of JetStream

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import ClassVar, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from tidelog.flows.connectors.http.options import ClientTlsOptions
 from tidelog.flows.connectors.payload import PayloadOptions
+from tidelog.flows.connectors.tls import ClientTlsOptions
 from tidelog.options.units import PositiveDuration
 
 

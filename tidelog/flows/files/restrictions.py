@@ -1,8 +1,8 @@
 """Restrictions for flows that are deployed over HTTP: a client that controls flows must not be able to run code or
 access files.
 
-An option that names a file is recognized by its name (``tls.ca``), or in a URL: a socket's path, ``file://``, or a
-parameter such as ``?ssl_certfile=``. ``--allow-local`` removes the restrictions.
+An option that names a file is recognized by its name (``tls.ca``, ``unixsocket``), or in a URL: a socket's path,
+``file://``, or a parameter such as ``?ssl_certfile=``. ``--allow-local`` removes the restrictions.
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ def _files(given: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
                 if value.get(each) is not None:
                     yield f"{at}.{each}", f"tls.{each} names a local file: {REFUSED}"
             yield from _files(value, at)
+        elif name == "unixsocket" and value is not None:
+            yield at, f"unixsocket names a local file: {REFUSED}"
         elif str(name) in _URLS:
             for number, each in enumerate(value if isinstance(value, list) else [value]):
                 if isinstance(each, str) and names_file(each):

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeAlias
 
 from aiohttp import web
 
-from tidelog.flows.connectors.http.options import ServerTlsOptions
+from tidelog.flows.connectors.tls import ServerTlsOptions
 from tidelog.operating.hostnames import host_name, is_local
 from tidelog.operating.httpaddress import LINGER, HttpAddress, HttpLimits, handling
 from tidelog.options.structs import Struct

@@ -16,8 +16,9 @@ from tidelog.flows.connectors.http.listener import (
     leave,
     origin_allowed,
 )
-from tidelog.flows.connectors.http.options import HttpAuth, ServerTlsOptions
+from tidelog.flows.connectors.http.options import HttpAuth
 from tidelog.flows.connectors.payload import PayloadOptions
+from tidelog.flows.connectors.tls import ServerTlsOptions
 from tidelog.operating import cors
 from tidelog.operating.httpaddress import IDLE
 from tidelog.options.limits import AtLeastOne, Port

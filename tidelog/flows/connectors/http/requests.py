@@ -27,7 +27,8 @@ from tidelog.flows.api.connectoroptions import ConnectorOptions
 from tidelog.flows.api.errors import RejectError, RetryError
 from tidelog.flows.connectors.destinations import is_bad_header
 from tidelog.flows.connectors.http.concurrency import ConcurrencyLimit
-from tidelog.flows.connectors.http.options import ClientTlsOptions, HttpAuth
+from tidelog.flows.connectors.http.options import HttpAuth
+from tidelog.flows.connectors.tls import ClientTlsOptions
 from tidelog.operating.redaction import redacted
 from tidelog.options.limits import AtLeastOne
 from tidelog.options.units import Duration, PositiveDuration, Size

@@ -28,9 +28,10 @@ from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import DISCARD, OK, REJECT, RETRY
 from tidelog.flows.connectors.destinations import is_bad_header
 from tidelog.flows.connectors.http.listening import HttpListenerOptions, ListeningConnector, error_response
-from tidelog.flows.connectors.http.options import ClientTlsOptions, HttpAuth
+from tidelog.flows.connectors.http.options import HttpAuth
 from tidelog.flows.connectors.http.requests import check_url
 from tidelog.flows.connectors.payload import PayloadOptions, PayloadReader, PayloadWriter
+from tidelog.flows.connectors.tls import ClientTlsOptions
 from tidelog.operating.tasks import BackgroundTasks
 from tidelog.options.limits import AtLeastOne
 from tidelog.options.units import Duration, Size

@@ -27,13 +27,13 @@ from tidelog.flows.api.cancellation import cancel
 from tidelog.flows.api.connector import Outcome, Sink, Source
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import REJECT, RETRY, Token
-from tidelog.flows.connectors.http.options import ClientTlsOptions
 from tidelog.flows.connectors.kafka.targets import MessageTarget, TargetTemplates
 from tidelog.flows.connectors.namedmessages import named_messages
 from tidelog.flows.connectors.ongoingread import OngoingRead
 from tidelog.flows.connectors.payload import MessageReader, PayloadOptions, PayloadWriter
 from tidelog.flows.connectors.settledprefix import SettledPrefix
 from tidelog.flows.connectors.templates import fixed_text
+from tidelog.flows.connectors.tls import ClientTlsOptions
 from tidelog.options.structs import nearest
 
 POLL_MS: Final = 1_000  # for one fetch, so that an interruption is noticed

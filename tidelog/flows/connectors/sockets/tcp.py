@@ -1,4 +1,5 @@
-"""``tcp_server`` and ``tcp_client``: streams of messages over TCP in both directions. By default, messages are lines.
+"""``tcp_server`` and ``tcp_client``: streams of messages in both directions, over TCP with or without TLS, or a Unix
+socket. By default, messages are lines.
 
 TCP has no acknowledgements of messages. A written message is settled when the kernel has accepted it, and a peer gets
 no outcome of the messages that it sends.
@@ -8,7 +9,8 @@ Rule 1: A connection is read only while a pull waits, one chunk at a time, so un
 Rule 2: If the rest of a stream can't be decoded, the connection is closed after the earlier events were pulled.
 Rule 3: A drain still sends the data that this process had received when it began, but not the data in the kernel.
 Rule 4: If a flow answers on the connection of the request, a peer that half-closes its connection still gets the
-        answers: the connection is closed when all its messages are settled, or after ``linger``.
+        answers: the connection is closed when all its messages are settled, or after ``linger``. A connection with
+        TLS can't be half-closed.
 Rule 5: At ``max_connections``, a new connection replaces the one that was silent for longest, if it was silent for at
         least ``make_way``. Silent: no message was received from it or written to it. Bytes without a message do not
         end the silence, and time in which the flow accepted nothing does not count.
@@ -31,13 +33,15 @@ from tidelog.flows.api.errors import DisconnectedError
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import DISCARD, REJECT, Token
 from tidelog.flows.connectors.payload import LinePayloadOptions, PayloadReader, PayloadWriter
+from tidelog.flows.connectors.sockets.streams import CHUNK, StreamAddress, StreamServer, connect, shown
+from tidelog.flows.connectors.tls import ClientTlsOptions, ServerTlsOptions
 from tidelog.options.limits import AtLeastOne, Port
 from tidelog.options.units import Duration
 
-CHUNK: Final = 64 << 10  # bytes read at a time
 FOUND: Final = 10_000  # maximum number of decoded events that were not pulled
 PAUSE: Final = 1.0  # s between two pulls after which the flow counts as having accepted nothing
 QUIET: Final = 2.0  # s without an answer after which no more are expected, if the flow does not settle events
+LONGEST_PATH: Final = 107  # bytes of the path of a Unix socket: Linux
 PROBES: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 20, "TCP_KEEPCNT": 3}  # to detect dead peers
 
 log = logging.getLogger("tidelog.flows")
@@ -47,24 +51,55 @@ class TcpOptions(LinePayloadOptions, kw_only=True):
     """Options of ``tcp_client`` and ``tcp_server``."""
 
     host: str = "127.0.0.1"  # The host of the peer, or the address to listen on. `""`: listen on all addresses.
-    port: Port  # The port of the peer, or to listen on.
+    port: Port | None = None  # The port of the peer, or to listen on. Required without `unixsocket`.
+    unixsocket: str | None = None  # The path of a Unix socket, instead of `host` and `port`.
     idle_timeout: Duration | None = None
     # Time without received bytes after which a connection is closed. `null`: never.
     write_timeout: Duration = Duration(10)  # Time after which a peer that reads nothing is disconnected.
     linger: Duration = Duration(30)  # Maximum time to finish the answers to a peer that has half-closed the connection.
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.port is None and self.unixsocket is None:
+            raise ValueError("port is missing: set port, or unixsocket")
+        if self.port is not None and self.unixsocket is not None:
+            raise ValueError("port and unixsocket: set one of them")
+        if self.unixsocket is not None and len(self.unixsocket.encode()) > LONGEST_PATH:
+            raise ValueError(f"unixsocket: a path of a Unix socket has at most {LONGEST_PATH} bytes")
+        if self.unixsocket is not None and getattr(self, "tls", None) is not None:
+            raise ValueError("tls: a Unix socket has none")
+
+    @property
+    def address(self) -> StreamAddress:
+        return StreamAddress(self.host, self.port, self.unixsocket)
+
 
 class TcpServerOptions(TcpOptions, kw_only=True):
     """Options of ``tcp_server``. Port 0 selects a free port."""
 
+    unixsocketperm: int | str = 0
+    # File mode of the Unix socket, in octal digits: `"660"`. `0`: determined by the umask.
+    tls: ServerTlsOptions | None = None  # TLS settings: `cert`, `key`, and `ca`. `null`: no TLS.
     max_connections: AtLeastOne = 1000
     # Maximum number of open connections. Another one is closed, unless it can replace a silent one.
     make_way: Duration = Duration(60)  # Silence after which a connection can be replaced by a new one. `0`: never.
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        text = str(self.unixsocketperm)
+        if not text or set(text) - set("01234567") or int(text, 8) > 0o777:
+            raise ValueError(f"unixsocketperm is {self.unixsocketperm!r}: it must be octal digits, such as 660")
+
+    @property
+    def address(self) -> StreamAddress:
+        return StreamAddress(self.host, self.port, self.unixsocket, int(str(self.unixsocketperm), 8))
 
 
 class TcpClientOptions(TcpOptions, kw_only=True):
     """Options of ``tcp_client``."""
 
+    tls: ClientTlsOptions | None = None
+    # TLS settings: `ca`, `cert`, `key`, and `verify`. `{}`: the system's certificate authorities. `null`: no TLS.
     connect_timeout: Duration = Duration(10)  # Time limit for opening the connection.
 
 
@@ -83,8 +118,7 @@ class _Connection:
         self.since = asyncio.get_running_loop().time()  # when a message was last received or written
         self.changed = asyncio.Event()  # an event was settled, or a message was written
         self.options = options
-        peer = writer.get_extra_info("peername") or ("?", 0)
-        self.meta = {"connection": number, "peer": f"{peer[0]}:{peer[1]}"}
+        self.meta = {"connection": number, "peer": shown(writer.get_extra_info("peername"), options.address)}
         with contextlib.suppress(OSError):  # the kernel probes silent peers
             own = writer.get_extra_info("socket")
             own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -258,26 +292,26 @@ class TcpServer(_Streams, Sink):
     def __init__(self, options: TcpServerOptions) -> None:
         super().__init__()
         self._options = options
-        self._server: asyncio.Server | None = None
+        self._server: StreamServer | None = None
         self.peers: dict[int, _Connection] = {}  # open connections by number
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def connect(self) -> None:
         options = self._options
-        self._server = await asyncio.start_server(self._serve, options.host or None, options.port, limit=CHUNK)
-        host, port = self._server.sockets[0].getsockname()[:2]
-        self.context.described["address"] = f"{host}:{port}"
+        tls = None if options.tls is None else await asyncio.to_thread(options.tls.context)
+        self._server = StreamServer(options.address, self._admits, self._serve)
+        await self._server.open(tls)
+        self.context.described["address"] = self._server.bound
 
     async def close(self) -> None:
         server, self._server = self._server, None
         if server is not None:
-            server.close()
+            await server.close()
         await cancel(*self._tasks)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
-        if self._server is None or task is None or not self._admits():
-            self.context.count("refused_connections")
+        if self._server is None or task is None:
             writer.transport.abort()
             return
         connection = self._connection(reader, writer, self._options)
@@ -302,8 +336,14 @@ class TcpServer(_Streams, Sink):
 
     def _admits(self) -> bool:
         """Return whether a new connection is accepted, after closing a silent one if necessary (Rule 5)."""
-        if len(self.peers) < self._options.max_connections:
+        handshakes = 0 if self._server is None else self._server.handshakes
+        if len(self.peers) + handshakes < self._options.max_connections or (self.peers and self._make_way()):
             return True
+        self.context.count("refused_connections")
+        return False
+
+    def _make_way(self) -> bool:
+        """Close the connection that was silent for longest. Return False if it was not silent for long enough."""
         now = asyncio.get_running_loop().time()
         reads = self.context.source is not None
         if reads and not self._pulling and now - self._pulled > PAUSE:
@@ -367,9 +407,10 @@ class TcpClient(_Streams, Sink):
         options = self._options
         try:
             async with asyncio.timeout(options.connect_timeout):
-                reader, writer = await asyncio.open_connection(options.host, options.port, limit=CHUNK)
+                tls = None if options.tls is None else await asyncio.to_thread(options.tls.context)
+                reader, writer = await connect(options.address, tls)
         except TimeoutError:
-            text = f"{options.host}:{options.port} did not answer within {options.connect_timeout:g} s"
+            text = f"{options.address} did not answer within {options.connect_timeout:g} s"
             raise DisconnectedError(text) from None
         self._current = self._connection(reader, writer, options)
         self._task = asyncio.get_running_loop().create_task(self._watch(self._current))

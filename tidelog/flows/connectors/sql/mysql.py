@@ -22,7 +22,6 @@ from pymysql.err import (
     ProgrammingError,
 )
 
-from tidelog.flows.connectors.http.options import ClientTlsOptions
 from tidelog.flows.connectors.sql.database import (
     DatabaseBusyError,
     DatabaseConnection,
@@ -33,6 +32,7 @@ from tidelog.flows.connectors.sql.database import (
     too_many,
 )
 from tidelog.flows.connectors.sql.statements import Dialect
+from tidelog.flows.connectors.tls import ClientTlsOptions
 
 LOST: Final = frozenset((0, 1053, 1077, 1079, 1080, 1158, 1159, 1160, 1161, 1290, 1836, 2006, 2013, 2014, 2055))
 # shutdown, network errors, and a server that has become read-only

@@ -9,9 +9,9 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from msgspec import field
 
 from tidelog.flows.api.connectoroptions import ConnectorOptions
-from tidelog.flows.connectors.http.options import ClientTlsOptions
 from tidelog.flows.connectors.sql.database import DatabaseConnection
 from tidelog.flows.connectors.sql.statements import Dialect, Statement
+from tidelog.flows.connectors.tls import ClientTlsOptions
 from tidelog.options.limits import AtLeastOne
 from tidelog.options.units import PositiveDuration
 

@@ -17,7 +17,6 @@ import psycopg
 from psycopg.adapt import Loader
 from psycopg.types import datetime as times
 
-from tidelog.flows.connectors.http.options import ClientTlsOptions
 from tidelog.flows.connectors.sql.database import (
     DatabaseBusyError,
     DatabaseConnection,
@@ -28,6 +27,7 @@ from tidelog.flows.connectors.sql.database import (
     too_many,
 )
 from tidelog.flows.connectors.sql.statements import Dialect
+from tidelog.flows.connectors.tls import ClientTlsOptions
 
 ROW: Final = frozenset(("21", "22", "23", "44", "54", "P0"))  # classes of SQLSTATE that the values cause
 ROW_STATES: Final = frozenset(("42804", "42846", "42P18", "428C9"))  # types that do not match; a generated column
