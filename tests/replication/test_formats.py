@@ -21,6 +21,7 @@ from tests.replication.test_psync import Replica
 from tests.replication.test_rdb_only import Taker
 
 REFUSED = b"-ERR this server's data is of format 2, and this replica reads format 1: upgrade the replica"
+REFUSAL = "is refused: it is of an earlier version"
 SENT_AWAY = "its version is too old to read the new records"
 
 
@@ -97,7 +98,8 @@ def test_an_earlier_replica_is_served_until_it_can_not_read_on(servers: Cluster)
             with Replica(leader.port) as old:
                 assert asked(leader, old, offset).startswith(REFUSED)
                 assert old.ask("PING") == b"+PONG"
-    assert lines(leader, "is refused: it is of an earlier version") == 1
+    wait_until(lambda: leader.logged(REFUSAL), "the log says that it is refused")
+    assert lines(leader, REFUSAL) == 1
     with Upgraded(leader.port) as new:
         assert asked(leader, new, before).startswith(b"+CONTINUE ")
     assert leader("SET", "k", "w")

@@ -39,7 +39,7 @@ class Replica:
     """A replica's end of the link, by hand."""
 
     def __init__(self, port: int) -> None:
-        self.sock = socket.create_connection(("127.0.0.1", port), timeout=10)
+        self.sock = socket.create_connection(("127.0.0.1", port), timeout=60)
         self.decoder = FrameDecoder()
         self.frames: list[ReplicationFrame] = []
 

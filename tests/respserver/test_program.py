@@ -29,7 +29,7 @@ def run(*args: str, stdin: str = "") -> tuple[int, str, str]:
     """Exit code, standard output and standard error of a program that ends by itself."""
     done = subprocess.run(
         [sys.executable, "-m", "_tidelog_server", *args],
-        cwd=ROOT, input=stdin, capture_output=True, text=True, timeout=30, check=False,
+        cwd=ROOT, input=stdin, capture_output=True, text=True, timeout=90, check=False,
     )  # fmt: skip
     assert "Traceback" not in done.stdout + done.stderr
     return done.returncode, done.stdout, done.stderr
@@ -65,7 +65,7 @@ class Running:
 
     def ask(self, *words: str) -> bytes:
         """The first piece of the reply to one command."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=10) as sock:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=60) as sock:
             parts = [f"${len(word.encode())}\r\n{word}\r\n" for word in words]
             sock.sendall(f"*{len(words)}\r\n{''.join(parts)}".encode())
             return sock.recv(65536)
@@ -73,9 +73,13 @@ class Running:
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         if self.process.poll() is None:
             self.process.send_signal(number)
+        return self.ended()
+
+    def ended(self) -> int:
+        """Wait for the end of a server that is stopping. A second signal would kill it in its last milliseconds."""
         assert self.process.stdout is not None
         self.lines += self.process.stdout.readlines()
-        return self.process.wait(30)
+        return self.process.wait(60)
 
     def output(self) -> str:
         return "".join(self.lines)
@@ -382,7 +386,7 @@ def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.
     path = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.bind(path)
-        sock.settimeout(10)
+        sock.settimeout(60)
         monkeypatch.setenv("NOTIFY_SOCKET", path)
         yield sock
 
@@ -398,7 +402,7 @@ def test_systemd_is_notified(tmp_path: Path, start: Start, systemd: socket.socke
     else:
         server.ask("SHUTDOWN")
     assert systemd.recv(4096) == b"STOPPING=1\n"
-    assert server.stop() == 0
+    assert server.ended() == 0
 
 
 def test_the_watchdog_is_notified_while_the_server_runs(

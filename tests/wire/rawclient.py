@@ -7,6 +7,8 @@ from typing import Any
 
 import hiredis
 
+from tests.waiting import PATIENCE
+
 
 def pack(*words: bytes | str | int) -> bytes:
     """One command as RESP."""
@@ -15,10 +17,10 @@ def pack(*words: bytes | str | int) -> bytes:
 
 
 class Raw:
-    """Blocking, with a time limit of ten seconds on every reply. Error replies are returned, not raised."""
+    """Blocking, with a time limit on every reply. Error replies are returned, not raised."""
 
     def __init__(self, port: int, proto: int = 2) -> None:
-        self.sock = socket.create_connection(("127.0.0.1", port), timeout=10)
+        self.sock = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
         self._reader = hiredis.Reader()
         if proto == 3:
             self("HELLO", 3)
@@ -64,4 +66,4 @@ class Raw:
         except TimeoutError:
             return True
         finally:
-            self.sock.settimeout(10)
+            self.sock.settimeout(PATIENCE)

@@ -205,8 +205,8 @@ def test_a_pipeline_stops_when_its_replies_are_large_enough(local: LocalServer, 
 
     local.declare("LARGE", large)
     one.pipeline(*[("LARGE", n) for n in range(5)])
-    assert ran == [b"0", b"1"]
-    assert len(one.conn.input.backlog) == 3
+    assert ran in ([b"0"], [b"0", b"1"])  # the time limit of a turn may end it earlier
+    assert len(one.conn.input.backlog) == 5 - len(ran)
     local.settle()
     assert ran == [b"%d" % n for n in range(5)]
     assert one.taken().count(b"$") == 5
