@@ -44,6 +44,10 @@ class SlotMapError(Exception):
     """The map does not allow the change, or it or a range of slots is invalid. The text names the remedy."""
 
 
+class DamagedMapError(SlotMapError):
+    """The document is no map."""
+
+
 class SlotRange(NamedTuple):
     """Consecutive slots."""
 
@@ -147,7 +151,10 @@ class SlotMap:
 
 # -- reading -------------------------------------------------------------------------------------------------------
 def decode(document: bytes) -> SlotMap:
-    """Parse the JSON document. Unknown fields, which are of another version, are ignored. Raises SlotMapError."""
+    """Parse the JSON document. Unknown fields, which are of another version, are ignored.
+
+    Raises DamagedMapError, and SlotMapError for another format.
+    """
     try:
         found: Any = json.loads(document)
         if found["format"] != FORMAT:
@@ -162,8 +169,8 @@ def decode(document: bytes) -> SlotMap:
         if not _ID.fullmatch(cluster_id) or version < 1:
             raise ValueError(f"cluster ID {cluster_id!r}, version {version}")
         _check_slots(slots, groups)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise SlotMapError(f"the map of the cluster is damaged ({error!r}): {REMEDY}") from error
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise DamagedMapError(f"the map of the cluster is damaged ({error!r}): {REMEDY}") from error
     return SlotMap(cluster_id, version, groups, slots, events)
 
 
@@ -188,19 +195,21 @@ def _group(name: str, found: dict[str, Any]) -> MapGroup:
 
 
 def _check_slots(slots: Sequence[OwnedRange], groups: dict[str, MapGroup]) -> None:
-    """Raise SlotMapError if ranges are invalid, unsorted, or overlap, or belong to an unknown group."""
+    """Raise DamagedMapError if ranges are invalid, unsorted, or overlap, or belong to an unknown group."""
     before = OwnedRange(-1, -1, "")
     for each in slots:
         first, last, group = each
         if type(first) is not int or type(last) is not int or not 0 <= first <= last < SLOTS:
-            raise SlotMapError(f"the map of the cluster has the invalid range {first}-{last}: {REMEDY}")
+            raise DamagedMapError(f"the map of the cluster has the invalid range {first}-{last}: {REMEDY}")
         if first <= before.last:
-            raise SlotMapError(
+            raise DamagedMapError(
                 f"in the map of the cluster, {before.first}-{before.last} (group {before.group}) and {first}-{last}"
                 f" (group {group}) overlap or are not sorted: {REMEDY}"
             )
         if group not in groups:
-            raise SlotMapError(f"the map of the cluster gives {first}-{last} to the unknown group {group!r}: {REMEDY}")
+            raise DamagedMapError(
+                f"the map of the cluster gives {first}-{last} to the unknown group {group!r}: {REMEDY}"
+            )
         before = each
 
 

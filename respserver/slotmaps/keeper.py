@@ -211,9 +211,10 @@ class MapKeeper(ServerPart):
         return slotmap.put_group(slots, self.group, record, self._clock.now())
 
     async def _use(self, found: SlotMap) -> None:
-        """Save and use a version of the map. Raises OSError."""
+        """Save and use a version of the map. Raises SlotMapError, OSError."""
+        self._check(found)
         before = self.map
-        if before is not None and before.version >= found.version and before == found:
+        if before == found:
             return
         await in_thread(lambda: mapfile.save(self._directory, found))
         self._slots.use(found)
@@ -239,7 +240,8 @@ class MapKeeper(ServerPart):
         """
         async with self._lock:
             self._check(await self.store.read())
-            changed = await self.store.change(decide)
-            if self.store.value is not None:
-                await self._use(self.store.value)
-            return changed
+            try:
+                return await self.store.change(decide)
+            finally:  # also after an error: an earlier change, whose outcome was unknown, may have taken slots away
+                if self.store.value is not None:
+                    await self._use(self.store.value)
