@@ -183,6 +183,7 @@ def test_errors_are_short_for_large_values() -> None:
         ("regex_find(s, '\\1')", "RE2 has no look-around and no back references"),
         ("parse_time(s, '%d %')", "% in the format '%d %' is not a directive"),
         ("format_time(s, 'x')", ""),
+        ("format_time(s, '%s')", "%s in the format '%s' is not a directive"),
         ("lwer(s)", "there is no function lwer(); did you mean 'lower'?"),
     ],
 )
@@ -265,6 +266,8 @@ def test_numbers_have_a_maximum_size() -> None:
     assert "infinite" in error("n * n", {"n": 1e300})
     assert "more than 64 bits" in error("pow(n, n)", {"n": 10**9})
     assert "more than 64 bits" in error("to_integer(n)", {"n": "9" * 5000})
+    assert "more than 64 bits" in error("grok(n, '%{INT:n:int}')", {"n": "9" * 20})
+    assert "infinite" in error("grok(n, '%{NUMBER:n:float}')", {"n": "9" * 400})
     assert result("round(n, p)", {"n": 1.5, "p": 10**9}) == 1.5
 
 

@@ -1,5 +1,8 @@
-"""Whatever operators follow each other, with queues of one batch and few events under way: each event arrives at least
-once, each is settled once, and nothing waits for ever."""
+"""Random sequences of operators, with queues of one batch and few events in flight: each event arrives at least once,
+each is settled once, and no event waits without end.
+
+The sequences run on the virtual clock, so the load of the machine can't exceed a time limit.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from hypothesis import strategies as st
 from tests.tidelog.flows.opskit import Kit, Remembering, flow_of
 from tidelog.flows import Event, RetryError, op
 from tidelog.flows.api.tokens import OK, RETRY, TokenGroup
+from tidelog.flows.testing.virtualloop import VirtualLoop, simulate
 
 
 async def waits(value: Any) -> Any:
@@ -103,13 +107,13 @@ async def run(kit: Kit, count: int, chance: random.Random, failing: float, drain
 def test_any_pipeline(names: list[str], max_unsettled: int, failing: float, drain: bool, seed: int) -> None:
     operators = [each for name in names for each in PARTS[name]]
 
-    async def body() -> None:
+    async def story(loop: VirtualLoop) -> None:
         async with flow_of(
             *operators, source=Remembering, queue=1, max_unsettled=max_unsettled, on_error={"retry": {"first": "1ms"}}
         ) as kit:
             await run(kit, 3 * max_unsettled, random.Random(seed), failing, drain)
 
-    asyncio.run(body())
+    simulate(story, seed=seed)
 
 
 @pytest.mark.parametrize("name", sorted(PARTS))

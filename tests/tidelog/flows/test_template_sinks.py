@@ -24,6 +24,7 @@ from tidelog.flows.api.connector import Outcome
 from tidelog.flows.api.connectorcontext import ConnectorContext
 from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.api.tokens import OK, REJECT, RETRY
+from tidelog.flows.connectors.files import appending
 from tidelog.flows.connectors.files import writing as files
 from tidelog.flows.connectors.files.appending import FileAppender
 from tidelog.flows.connectors.files.file import FileConnector, FileOptions
@@ -98,6 +99,27 @@ def test_files_that_are_not_written_are_closed(tmp_path: Path, monkeypatch: pyte
     written([], [[{"n": 1}], [{"n": 2}]], path=f"{tmp_path}/{{n}}.jsonl")
     idle = seen[0]
     assert seen == [idle, idle]
+
+
+def test_a_directory_that_is_a_broken_link_does_not_affect_other_paths(tmp_path: Path) -> None:
+    (tmp_path / "broken").symlink_to(tmp_path / "missing")
+    lost: list[BaseException] = []
+    found = written(lost, [[{"a": "broken"}, {"a": "good"}]], path=f"{tmp_path}/{{a}}/x.jsonl")
+    assert (found[0][0], found[1], lost) == (RETRY, OK, [])  # type: ignore[index]
+
+
+def test_a_file_that_can_not_be_used_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    path = tmp_path / "log"
+    path.write_text("an incomplete line")
+    monkeypatch.setattr(appending, "write_all", full)
+    one = FileAppender(path)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match="No space left"):
+        one.open()
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_an_error_of_one_path_does_not_affect_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

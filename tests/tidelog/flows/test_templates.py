@@ -21,7 +21,8 @@ NOON = 1_795_780_800_000_000_000  # 2026-11-27T12:00:00Z in ns
 VALUE = {
     "customer": "ann", "id": 7, "price": 2.5, "paid": True, "raw": b"xyz", "none": None, "empty": "", "day": "monday",
     "deep": {"er": "z", "a.b": "dots"}, "items": [{"sku": "tea"}, {"sku": "milk"}], "first name": "Ann", "@type": "t",
-    "created": 1_767_323_045.5, "sent": "2026-01-02T05:04:05+02:00", "value": "v", "meta": "m", "bad": b"\xff",
+    "created": 1_767_323_045.5, "before": -0.5,
+    "sent": "2026-01-02T05:04:05+02:00", "value": "v", "meta": "m", "bad": b"\xff",
 }  # fmt: skip
 META = {"key": "k", "headers": {"x-id": "9"}, "kafka": {"key": "kk"}}
 
@@ -53,6 +54,7 @@ def filled(text: str, value: Any = VALUE, meta: Any = META, at: int = NOON) -> s
         ("{items.1.sku}", "milk"),
         ("{meta.key}/{meta.headers.x-id}/{meta.kafka.key}", "k/9/kk"),
         ("{created:%Y-%m-%d %H}", "2026-01-02 03"),
+        ("{before:%Y-%m-%d %H:%M:%S}", "1969-12-31 23:59:59"),
         ("{sent:%Y-%m-%dT%H:%M}", "2026-01-02T03:04"),
         ("{missing|unknown}{none|x}{empty|y}{meta.no|z}", "unknownxyz"),
         ("{missing|}{customer|other}", "ann"),

@@ -22,7 +22,11 @@ class RejectError(Exception):
 
 
 class RetryError(Exception):
-    """Raised by operators and sinks if events can be processed later. Any other exception of a sink means the same."""
+    """Raised by operators and sinks if events can be processed later. Any other exception of a sink means the same.
+
+    The source retries the event, even if the port ``err`` of the operator is connected: that port receives events for
+    which another attempt would fail as well. Otherwise, an outage would divert all events to it.
+    """
 
 
 class DisconnectedError(ConnectionError):

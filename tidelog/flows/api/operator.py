@@ -162,8 +162,8 @@ class Operator:
             self.drop(events, reason)
 
     def fail(self, event: Event, error: BaseException) -> None:
-        """Report an event that can't be processed. It is emitted on ``err`` with ``meta["error"]``. If ``err`` is not
-        connected, the event is rejected, or returned for a retry if the error is a RetryError.
+        """Report an event that can't be processed. It is emitted on ``err`` with ``meta["error"]``, or rejected if
+        ``err`` is not connected. After a RetryError, the event is returned to its source for a retry in both cases.
         """
         self.node.fail(event, error)
 

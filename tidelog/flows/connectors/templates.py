@@ -301,7 +301,7 @@ class _TimeText:
     def __init__(self, form: str) -> None:
         self._form = form
         self._unit = 1_000 if "%f" in form else _SECOND  # the times within one unit have the same text
-        self._last = -1
+        self._last: int | None = None  # the unit of the cached text; times before 1970 are negative
         self._text = ""
 
     def at(self, ns: int) -> str:

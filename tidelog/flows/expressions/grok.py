@@ -10,13 +10,15 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from tidelog.flows.expressions.declare import STRING, Kind, function
+from tidelog.flows.expressions.declare import STRING, Kind, function, number
 from tidelog.flows.expressions.grokpatterns import GROK
 from tidelog.flows.expressions.patterns import LONGEST, TextPattern, compiled, require_re2
 from tidelog.options.structs import nearest
 
 _REFERENCE: Final = re.compile(r"%\{(\w+)(?::([\w.-]*))?(?::(\w+))?\}")
-_TYPES: Final[dict[str, Callable[[str], Any]]] = {"int": int, "float": float, "string": str}
+_TYPES: Final[dict[str, Callable[[str], Any]]] = {
+    "int": lambda text: number(int(text)), "float": lambda text: number(float(text)), "string": str,
+}  # fmt: skip
 
 
 class Grok(NamedTuple):
@@ -54,9 +56,9 @@ def _grok(text: str) -> Grok:
         raise ValueError(f"a pattern of {len(text):,} characters: at most {LONGEST:,} are allowed")
     pattern = compiled.__wrapped__(_REFERENCE.sub(expand, text))
     found = []
-    for group, number in sorted(pattern.names, key=lambda each: each[1]):
+    for group, at in sorted(pattern.names, key=lambda each: each[1]):
         field, convert = fields.get(group, (group, str))
-        found.append((number, tuple(field.split(".")), convert))
+        found.append((at, tuple(field.split(".")), convert))
     return Grok(pattern, tuple(found))
 
 
@@ -75,8 +77,8 @@ def grok(string: str, pattern: Grok) -> dict[str, Any] | None:
     if found is None:
         return None
     fields: dict[str, Any] = {}
-    for number, path, convert in pattern.fields:
-        raw = found.group(number)
+    for group, path, convert in pattern.fields:
+        raw = found.group(group)
         if raw is None:
             continue
         value = convert(raw.decode())

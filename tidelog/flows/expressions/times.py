@@ -18,7 +18,8 @@ from tidelog.options.units import Duration
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _READ: Final = frozenset("aAbBcdfGHIjmMpSuUVwWxXyYzZ%")  # directives of strptime
-_WRITTEN: Final = _READ | frozenset("CDeFghklnrRsTt")  # and of strftime, in glibc, musl, and macOS
+_WRITTEN: Final = _READ | frozenset("CDeFghklnrRTt")
+# and of strftime, in glibc, musl, and macOS, without %s, which ignores the zone of the time
 _YEARS: Final = ("%Y", "%y", "%G", "%c", "%x")  # directives that include a year
 _LONGEST: Final = 200  # characters of a format or time
 

@@ -41,6 +41,13 @@ class FileAppender:
         """Open the file. Raises OSError if it can't be written."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
         self._descriptor = os.open(self.path, flags | (os.O_TRUNC if self.truncate else 0), 0o640)
+        try:
+            self._begin()
+        except OSError:
+            self.close()
+            raise
+
+    def _begin(self) -> None:
         self.truncate = False
         about = os.fstat(self._descriptor)
         self._size = about.st_size

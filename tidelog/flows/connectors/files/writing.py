@@ -26,7 +26,8 @@ from tidelog.flows.connectors.templates import Template
 IDLE: Final = 60.0  # s
 
 _NEVER: Final = frozenset((errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR, errno.ELOOP, errno.EINVAL))
-_ONE_PATH: Final = frozenset((errno.EACCES, errno.EPERM, errno.ENOENT))  # all others concern the disk or the process
+_ONE_PATH: Final = frozenset((errno.EACCES, errno.EPERM, errno.ENOENT, errno.EEXIST))
+# EEXIST: a directory of the path is a symbolic link that leads nowhere. All others concern the disk or the process.
 
 
 class FileWriter:
