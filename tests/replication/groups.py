@@ -55,7 +55,8 @@ class Group:
         def ready() -> Node | None:
             leader = self.leader(*nodes)
             found = status(leader) if leader is not None else {}
-            return leader if set(found.get("in_sync", ())) == wanted and not found["withheld_clients"] else None
+            idle = not found.get("withheld_clients", True)  # it is missing if the member does not lead any more
+            return leader if set(found.get("in_sync", ())) == wanted and idle else None
 
         return wait_until(ready, f"{wanted} in sync")  # type: ignore[return-value]  # it is true
 
