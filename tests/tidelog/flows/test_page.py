@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import logging
 import re
+import time
+from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +22,9 @@ from tests.tidelog.flows.test_api_dead_letters import TEXT, bad
 from tests.waiting import until
 from tidelog.flows.service import api
 from tidelog.flows.service import page as served_page
+from tidelog.flows.service.history import FlowHistory
 from tidelog.flows.service.host import FlowHost
+from tidelog.flows.service.samples import FlowSample
 from tidelog.testing import Server
 
 FLOWS = """
@@ -43,7 +49,9 @@ def shown(test: Callable[[Page, FlowHost], Awaitable[None]], folder: Path, text:
 
     async def main() -> None:
         token = options.pop("token", None)
-        async with hosted(text, **options) as host, served(host, token) as ask, browsing(ask.url, folder) as page:
+        flow = re.findall(r"^  (\S+):$", text, re.MULTILINE)[:1]
+        async with hosted(text, **options) as host, served(host, token) as ask, AsyncExitStack() as opened:
+            page = await opened.enter_async_context(browsing("/#".join([ask.url, *flow]), folder))
             await test(page, host)
             assert {re.match(r"\w+://[^/]+|data:", each)[0] for each in page.requests} <= {ask.url, "data:"}  # type: ignore[index]
             assert [each for each in page.complaints if not (token and "401" in each)] == []
@@ -99,9 +107,9 @@ def test_a_tap_on_an_edge(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_instances_and_connectors(tmp_path: Path) -> None:
     async def test(page: Page, host: FlowHost) -> None:
-        await page.until("document.querySelectorAll('#names button').length === 2")
-        await page.click("[data-flow='shop']")
-        await page.click("[data-flow='shop.1']")
+        await page.until("document.querySelectorAll('#names button').length === 3")
+        await page.click("#names [data-flow='shop']")
+        await page.click("#names [data-flow='shop.1']")
         await page.until("document.querySelector('#name').textContent === 'shop.1'")
         await page.click("[data-entity='in']")
         await page.until("document.querySelector('#steer-connector')?.textContent === 'Resume'")
@@ -117,14 +125,14 @@ def test_the_address_names_the_flow(tmp_path: Path) -> None:
     async def test(page: Page, host: FlowHost) -> None:
         title = "document.querySelector('#flow h2')?.textContent"
         await page.until(f"{title} === 'main' && location.hash === '#main'")
-        await page.click("#names li:nth-child(2) button")
+        await page.click("#names [data-flow=shop]")
         await page.until(f"{title} === 'shop' && location.hash === '#shop'")
         await page.run("window.before = true, location.reload()")
         await page.until(f"window.before === undefined && {title} === 'shop'")
         await page.run("location.hash = '#shop.1'")
         await page.until(f"{title} === 'shop.1'")
         await page.run("location.hash = '#gone%'")
-        await page.until(f"{title} === 'main' && location.hash === '#main'")
+        await page.until("!document.querySelector('#overview').hidden && location.hash === ''")
 
     shown(test, tmp_path, FLOWS)
 
@@ -311,8 +319,8 @@ def test_many_flows_and_long_names(tmp_path: Path) -> None:
             await page.size(width, height)
             if width < 500:
                 await page.click("#menu")
-            await page.until("document.querySelectorAll('#names button').length === 51")
-            await page.click(f"[data-flow='{LONG_NAME}']")
+            await page.until("document.querySelectorAll('#names button').length === 52")
+            await page.click(f"#names [data-flow='{LONG_NAME}']")
             await page.until(f"document.querySelector('#name').textContent === '{LONG_NAME}' && {BOXES}.length === 3")
             await page.until(WIDE)
             assert await page.run(
@@ -322,7 +330,8 @@ def test_many_flows_and_long_names(tmp_path: Path) -> None:
         await page.click("#menu")
         await page.run("document.querySelector('#filter').value = '4'")
         await page.run("document.querySelector('#filter').dispatchEvent(new Event('input'))")
-        await page.until("document.querySelectorAll('#names button').length === 15")  # 04, 14 ... and the chosen one
+        # 04, 14, ... the chosen one, and the overview
+        await page.until("document.querySelectorAll('#names button').length === 16")
 
     shown(test, tmp_path, MANY)
 
@@ -331,13 +340,16 @@ def test_many_flows_and_long_names(tmp_path: Path) -> None:
 def test_by_keyboard(tmp_path: Path) -> None:
     async def test(page: Page, host: FlowHost) -> None:
         await page.until("document.querySelector('[data-channel]') !== null")
+        await page.run("document.body.tabIndex = -1, document.body.focus()")  # the element #main is the start otherwise
         await page.press("Tab")
         assert await page.run("document.activeElement.id") == "skip"
         await page.press("Tab")
+        assert await page.run("document.activeElement.dataset.flow") == ""  # the overview
+        await page.press("ArrowDown")
         assert await page.run("document.activeElement.dataset.flow") == "main"
         await page.press("ArrowDown")
         assert await page.run("document.activeElement.dataset.flow") == "shop"
-        for _ in range(12):
+        for _ in range(16):
             await page.press("Tab")
             if await page.run("Boolean(document.activeElement.dataset.channel)"):
                 break
@@ -377,6 +389,58 @@ def test_why_nothing_moves_in_words(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_overview_of_all_flows(tmp_path: Path) -> None:
+    async def test(page: Page, _: FlowHost) -> None:
+        row = "document.querySelector('#overview [data-flow={}]')?.innerText"
+        await page.run("location.hash = ''")
+        await page.until(f"/Events in\\s+[1-9]/.test({row.format('main')})")
+        await page.until(f"{row.format('shop')}.includes('in is paused.')")
+        assert await page.run("[...document.querySelectorAll('#overview li')].map((each) => each.dataset.flow)") == [
+            "shop", "main",
+        ]  # fmt: skip
+        await page.size(400, 800)
+        assert await page.run("document.documentElement.scrollWidth") == 400
+        await page.click("#overview [data-flow=main] button")
+        await page.until("document.querySelector('#name').textContent === 'main'")
+        assert await page.run("location.hash") == "#main"
+
+    shown(test, tmp_path, FLOWS)
+
+
+@pytest.mark.slow
+def test_history_warnings_and_the_declaration(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with hosted(FLOWS) as host, AsyncExitStack() as opened:
+            history = FlowHistory(host, "p")
+            server = api.FlowApiServer(host, "127.0.0.1:0", None, history)
+            await server.start()
+            opened.push_async_callback(server.stop)
+            opened.enter_context(host.warnings)
+            logging.getLogger("tidelog.flows").warning("main: something <b>odd</b>")
+            history._memory["main"] = deque(
+                FlowSample(time.time_ns() // 1_000_000 - 10_000 * at, "p", "running", 10.0, 500, p99_ms=1.5)
+                for at in range(300, 0, -1)
+            )
+            page = await opened.enter_async_context(browsing(server.url + "/#main", tmp_path))
+            await page.until("document.querySelector('#status')?.textContent === 'running'")
+            for name in ("history", "warnings", "yaml"):
+                await page.click(f"#show-{name}")
+            await page.until("document.querySelector('[data-chart=rate]')?.textContent.includes('max 50')")
+            charts = await page.run("[...document.querySelectorAll('[data-chart]')].map((each) => each.dataset.chart)")
+            assert charts == ["rate", "failed", "unsettled", "p99_ms"]
+            await page.until("document.querySelector('#warnings')?.textContent.includes('something <b>odd</b>')")
+            await page.until("document.querySelector('#yaml')?.textContent.includes('interval: 20ms')")
+            await page.size(400, 800)
+            assert await page.run("document.documentElement.scrollWidth") == 400
+            await page.click("#show-history")
+            await page.until("document.querySelector('#history').hidden")
+            assert page.complaints == []
+
+    require_chromium()
+    asyncio.run(main())
+
+
+@pytest.mark.slow
 def test_there_are_no_flows(tmp_path: Path) -> None:
     async def test(page: Page, host: FlowHost) -> None:
         await page.until("document.querySelector('#blank h2').textContent === 'No flows yet'")
@@ -398,7 +462,7 @@ def test_the_server_goes_and_comes_back(tmp_path: Path) -> None:
                 await first.stop()
                 await page.until("!document.querySelector('#gone').hidden")
                 assert "does not reply" in await page.run("document.querySelector('#gone').textContent")
-                assert not await page.run("document.querySelector('#flow').hidden")  # as it was
+                assert not await page.run("document.querySelector('#overview').hidden")  # as it was
                 second = api.FlowApiServer(host, first.url.removeprefix("http://"))
                 await second.start()
                 try:

@@ -91,6 +91,11 @@ class Source(Connector):
         return self.backlog
 
     @property
+    def lag(self) -> int | None:
+        """The number of events that the peer has and that were not pulled, for display. None: unknown."""
+        return None
+
+    @property
     def room(self) -> int | None:
         """The number of events that may be pulled before others are settled. None: unlimited.
 

@@ -5,6 +5,7 @@
     node           ``FlowNode``: the task of an entity, its channels, contraflow
     sourcenode     the entity of a source: the task that pulls, and the order of its parts
     sourcebreaker  the reasons for which a source sends nothing, and those that it adds itself
+    latencysamples  the time from sending to settlement, for some events of a source
     sourcewindow   the events of a source in flight, their age, and how many more may be sent
     sourcesender   sends the batches of a source, with a token for each event
     sourcestatus   why a source sends nothing, and the age of its events

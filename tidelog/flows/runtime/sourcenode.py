@@ -273,6 +273,7 @@ class SourceNode(FlowNode):
         else:
             self._settlement.add([each for each in tokens if each.status == OK])
             self._failed.apply(others)
+        self.window.latencies.settled(now())
         rest = self.window.slow_start.settled(now())
         if rest:
             self.after(rest, self._poke)
@@ -305,6 +306,10 @@ class SourceNode(FlowNode):
     def kept(self) -> int:
         """The number of events that were pulled and not sent."""
         return len(self._pulled)
+
+    def latencies(self) -> list[float]:
+        """Return the times in seconds from sending to settlement of some events, since the last call."""
+        return self.window.latencies.take()
 
     # -- the end ---------------------------------------------------------------------------------------------
     def forget(self) -> None:

@@ -14,6 +14,7 @@ from typing import Final
 from tidelog.flows.api.connector import Source
 from tidelog.flows.api.event import BATCH
 from tidelog.flows.api.tokens import RETRY, Token, WeakToken
+from tidelog.flows.runtime.latencysamples import LatencySamples
 from tidelog.transport.backoff import Backoff, Delays
 
 BACKOFF: Final = Backoff(first=0.1, most=30.0)  # after failures during a slow start
@@ -132,6 +133,7 @@ class SourceWindow:
         self.unsettled = 0  # events in flight
         self.in_flight = InFlight()
         self.slow_start = SlowStart()
+        self.latencies = LatencySamples()
         self._source = source
         self._most = most
         self._settles = settles
@@ -153,6 +155,7 @@ class SourceWindow:
         self.in_flight.forget()
         if new:
             self.unsettled += len(tokens)
+            self.latencies.sent(now, tracked[0])
 
     def reported(self, count: int) -> None:
         """Remove events whose settlement was reported."""
@@ -180,4 +183,5 @@ class SourceWindow:
     def forget(self) -> None:
         """Release all tokens."""
         self.in_flight = InFlight()
+        self.latencies = LatencySamples()
         self.slow_start = SlowStart()

@@ -6,6 +6,9 @@
     flowstatus     the status of a process on the tidelog server
     publisher      writes this status, and follows the desired state
     views          the state of flows as plain values: bodies of the API
+    history        takes samples of the figures of each flow, and stores them on the tidelog server
+    samples        these figures, as entries of a stream, and combined for a chart
+    warnings       the recent warnings of the process
     tap            samples of passing events
     deadletters    lists and replays dead letters
     metrics        /metrics

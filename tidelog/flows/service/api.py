@@ -9,9 +9,11 @@ from typing import Any, Final
 from aiohttp import web
 
 from tidelog.flows.api.errors import FlowError, FlowFileError
+from tidelog.flows.runtime.channel import EventChannel
 from tidelog.flows.runtime.runningflow import DrainReport
 from tidelog.flows.service import deadletters, page, reloading, requestbodies, streamgroups, tap, views
 from tidelog.flows.service.accesscontrol import HEADERS, TOKEN, AccessControl
+from tidelog.flows.service.history import FlowHistory
 from tidelog.flows.service.host import DeployedFlow, FlowHost, NoFlowError
 from tidelog.flows.service.metrics import CONTENT_TYPE, FlowMetrics
 from tidelog.flows.service.openapi import ROUTES, document
@@ -37,7 +39,9 @@ def address(listen: str) -> tuple[str, int]:
 class FlowApiServer:
     """The listening API of a host. ``url`` is its address."""
 
-    def __init__(self, host: FlowHost, listen: str = DEFAULT, token: str | None = None) -> None:
+    def __init__(
+        self, host: FlowHost, listen: str = DEFAULT, token: str | None = None, history: FlowHistory | None = None
+    ) -> None:  # fmt: skip
         self._place = address(listen)
         if token is None and not is_local(self._place[0]):
             raise FlowError(
@@ -47,7 +51,7 @@ class FlowApiServer:
         if token is not None and len(token) < TOKEN:
             text = f"the token has {len(token)} characters: the minimum is {TOKEN}; openssl rand -hex 32 generates one"
             raise FlowError(text)
-        self._runner = web.AppRunner(application(host, token), access_log=None, shutdown_timeout=2.0)
+        self._runner = web.AppRunner(application(host, token, history), access_log=None, shutdown_timeout=2.0)
         self._address: HttpAddress | None = None
         self.url = ""
 
@@ -74,9 +78,9 @@ class FlowApiServer:
         await self._runner.cleanup()
 
 
-def application(host: FlowHost, token: str | None = None) -> web.Application:
+def application(host: FlowHost, token: str | None = None, history: FlowHistory | None = None) -> web.Application:
     app = web.Application(middlewares=[AccessControl(token).middleware], client_max_size=requestbodies.BODY)
-    api = FlowApi(host, AccessControl(token))
+    api = FlowApi(host, AccessControl(token), history or FlowHistory(host, ""))
     for route in ROUTES:
         app.router.add_route(route.method, route.path, getattr(api, route.handler))
     app.router.add_get("/", page.serve)
@@ -87,8 +91,9 @@ def application(host: FlowHost, token: str | None = None) -> web.Application:
 class FlowApi:
     """The handlers, named as in ``openapi.ROUTES``."""
 
-    def __init__(self, host: FlowHost, guard: AccessControl) -> None:
+    def __init__(self, host: FlowHost, guard: AccessControl, history: FlowHistory) -> None:
         self._host = host
+        self._history = history
         self._guard = guard
         self._metrics = FlowMetrics(host)
         self._taps: set[tap.TapReader] = set()
@@ -210,19 +215,40 @@ class FlowApi:
         deployed, alias = self._found(request)
         return answer({"alias": alias, **views.unsettled(deployed.chosen(alias))})
 
+    # -- history, declaration, waiting events, warnings ------------------------------------------------------
+    async def overview(self, _: web.Request) -> web.Response:
+        return answer([views.overview(each, self._history) for each in self._host.flows.values()])
+
+    async def history(self, request: web.Request) -> web.Response:
+        deployed, _ = self._found(request)
+        minutes = requestbodies.number(request, "minutes", 60.0, 1.0, 1440.0) or 60.0
+        return answer({"alias": deployed.name, **await self._history.chart(deployed.name, minutes)})
+
+    async def declaration(self, request: web.Request) -> web.Response:
+        deployed, alias = self._found(request)
+        return answer({"alias": alias, "from": deployed.by, "yaml": views.declaration(deployed)})
+
+    async def waiting(self, request: web.Request) -> web.Response:
+        deployed, alias = self._found(request)
+        self._started(deployed)
+        limit = int(requestbodies.number(request, "limit", 20.0, 1.0, 100.0) or 20)
+        return answer({"alias": alias, "events": tap.waiting(self._channels(request, deployed, alias), limit)})
+
+    async def warnings(self, request: web.Request) -> web.Response:
+        alias = request.query.get("flow")
+        aliases = None
+        if alias is not None:
+            deployed = self._host.find(alias)
+            aliases = [alias, *(each.alias for each in deployed.chosen(alias))]
+        return answer(self._host.warnings.of(aliases))
+
     # -- a tap -----------------------------------------------------------------------------------------------
     async def tap(self, request: web.Request) -> web.StreamResponse:
         """Send samples as server-sent events, until the client disconnects or the flow ends."""
         deployed, alias = self._found(request)
         rate = requestbodies.number(request, "rate", tap.RATE, 0.01, tap.RATE_MOST) or tap.RATE
         chosen = deployed.chosen(alias)
-        channels = [(each.alias, channel) for each in chosen for channel in each.graph.channels]
-        wanted = request.query.get("channel")
-        if wanted is not None:
-            names = list(dict.fromkeys(channel.name for _, channel in channels))
-            if wanted not in names:
-                raise ApiError(404, f"{alias} has no channel {wanted!r}: it has {', '.join(map(repr, names))}")
-            channels = [each for each in channels if each[1].name == wanted]
+        channels = self._channels(request, deployed, alias)
         if len(self._taps) >= tap.TAPS:
             raise ApiError(429, f"there are {tap.TAPS} taps: this is the maximum")
         tapped = tap.TapReader(channels, rate)
@@ -251,10 +277,10 @@ class FlowApi:
 
     # -- dead letters ----------------------------------------------------------------------------------------
     async def dead_letters(self, request: web.Request) -> web.Response:
-        given = {name: each for name, each in request.query.items() if name != "limit"}
+        given = {name: each for name, each in request.query.items() if name not in ("limit", "contains")}
         server, topic = self._letters(requestbodies.parsed(ReplayBody, given))
         limit = int(requestbodies.number(request, "limit", 100.0, 1.0, deadletters.LIMIT) or 100)
-        return answer(await deadletters.listed(server, topic, limit))
+        return answer(await deadletters.listed(server, topic, limit, request.query.get("contains", "")))
 
     async def replay(self, request: web.Request) -> web.Response:
         body = await requestbodies.body_as(ReplayBody, request)
@@ -270,6 +296,18 @@ class FlowApi:
         if server is None:
             raise ApiError(422, "the flow has no tidelog server, so its dead letters are only logged")
         return server, topic
+
+    @staticmethod
+    def _channels(request: web.Request, deployed: DeployedFlow, alias: str) -> list[tuple[str, EventChannel]]:
+        """Return the channels of the query, each with its instance; all if there is none in the query."""
+        channels = [(each.alias, channel) for each in deployed.chosen(alias) for channel in each.graph.channels]
+        wanted = request.query.get("channel")
+        if wanted is None:
+            return channels
+        names = list(dict.fromkeys(channel.name for _, channel in channels))
+        if wanted not in names:
+            raise ApiError(404, f"{alias} has no channel {wanted!r}: it has {', '.join(map(repr, names))}")
+        return [each for each in channels if each[1].name == wanted]
 
     # -- the object of a path --------------------------------------------------------------------------------
     def _found(self, request: web.Request) -> tuple[DeployedFlow, str]:

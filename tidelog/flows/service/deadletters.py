@@ -20,6 +20,7 @@ from tidelog.flows.service.tap import shown
 from tidelog.topics import TopicError, deadletters
 
 LIMIT: Final = 1000  # maximum number of dead letters in a list
+SEARCHED: Final = 20_000  # maximum number of dead letters that are read for a list
 
 T = TypeVar("T")
 
@@ -28,15 +29,25 @@ class DeadLettersError(ConnectionError):
     """The server does not reply, or has no such dead letters."""
 
 
-async def listed(server: str, topic: str, limit: int) -> dict[str, Any]:
-    """Return up to ``limit`` open dead letters of a topic, oldest first, and their total number. Raises
-    DeadLettersError.
+async def listed(server: str, topic: str, limit: int, contains: str = "") -> dict[str, Any]:
+    """Return up to ``limit`` open dead letters of a topic, oldest first, and their total number.
+
+    ``contains``: only those whose reason, origin, or fields contain this text, in any case. Up to SEARCHED dead letters
+    are read; ``complete``: all were. Raises DeadLettersError.
     """
 
     def ask(client: Client) -> dict[str, Any]:
-        entries, _ = run(client, deadletters.page(topic, None, limit))
+        letters: list[dict[str, Any]] = []
+        position, read = None, 0
+        while len(letters) < limit and read < SEARCHED:
+            entries, position = run(client, deadletters.page(topic, position, limit if not contains else LIMIT))
+            read += len(entries)
+            letters += [told for told in map(_told, entries) if contains.lower() in _searched(told)]
+            if position is None or not contains:
+                break
         count = run(client, deadletters.count(topic))
-        return {"topic": topic, "open": count, "letters": [_told(each) for each in entries]}
+        complete = len(letters) <= limit and (position is None or (not contains and read >= count))
+        return {"topic": topic, "open": count, "letters": letters[:limit], "complete": complete}
 
     return await _asked(server, ask)
 
@@ -71,6 +82,12 @@ async def _asked(server: str, ask: Callable[[Client], T]) -> T:
         return await asyncio.to_thread(work)
     except (redis.RedisError, TopicError, OSError) as error:
         raise DeadLettersError(f"dead letters: {error}") from None
+
+
+def _searched(told: dict[str, Any]) -> str:
+    """Return the text of a dead letter in which a search looks."""
+    words = [str(told.get(name, "")) for name in ("error", "message", "of", "source", "event", "id")]
+    return "\n".join([*words, *(f"{name}={value}" for name, value in told.get("fields", {}).items())]).lower()
 
 
 def _told(entry: Entry) -> dict[str, Any]:

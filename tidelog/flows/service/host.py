@@ -22,6 +22,7 @@ from tidelog.flows.files import no_server, read_flow
 from tidelog.flows.runtime.runningflow import DrainReport, RunningFlow
 from tidelog.flows.service.desired import Desired, DesiredDocument, DesiredStateError
 from tidelog.flows.service.streamgroups import sources_of
+from tidelog.flows.service.warnings import RecentWarnings
 from tidelog.flows.service.watchdog import Watchdog
 from tidelog.flows.spec import FlowSpec
 from tidelog.options.structs import Problems
@@ -125,6 +126,7 @@ class FlowHost:
         self.flows: dict[str, DeployedFlow] = {}
         self.shared: dict[str, Any] = {}  # shared by connectors of all flows
         self.watchdog = Watchdog()  # of the process, if it was started
+        self.warnings = RecentWarnings()  # the same
         self.started_with = DesiredDocument()  # the desired state that was in effect at the start
         self.problem = "the stored flows are not known yet"  # why nothing can be deployed yet
         self.draining = False

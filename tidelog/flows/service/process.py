@@ -20,6 +20,7 @@ import uvloop
 
 from tidelog.flows.api.errors import FlowError, FlowFileError
 from tidelog.flows.service import api
+from tidelog.flows.service.history import FlowHistory
 from tidelog.flows.service.host import DeployedFlow, FlowHost
 from tidelog.flows.service.publisher import FlowPublisher
 from tidelog.flows.service.reloading import ReloadReport, reload
@@ -81,14 +82,18 @@ class FlowProcess:
 
     async def main(self) -> int:
         options = self._options
-        server = None if options.listen is None else api.FlowApiServer(self.host, options.listen, options.token)
-        with handling(ENDING, self._signalled), self.host.watchdog:
+        publisher = FlowPublisher(self.host)
+        history = FlowHistory(self.host, publisher.process)
+        server = None
+        if options.listen is not None:
+            server = api.FlowApiServer(self.host, options.listen, options.token, history)
+        with handling(ENDING, self._signalled), self.host.watchdog, self.host.warnings:
             reloads = asyncio.create_task(self._reloads(), name="flow reloads")
             try:
                 if server is not None:
                     await server.start()
                     self._say(f"listening on {server.url}")
-                async with FlowPublisher(self.host):
+                async with publisher, history:
                     return await self._run()
             finally:
                 await cancel_and_wait(reloads)

@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from tidelog.flows.api.event import Event
+from tidelog.flows.api.signals import Signal
 from tidelog.flows.runtime.channel import EventChannel, Tap
 from tidelog.operating.tasks import set_within
 
@@ -78,6 +79,18 @@ class TapReader:
                 self._news.set()
 
         return tap
+
+
+def waiting(channels: Iterable[tuple[str, EventChannel]], limit: int) -> list[msgspec.Raw]:
+    """Return the first events that wait in channels, oldest first in each, without taking them."""
+    found: list[msgspec.Raw] = []
+    for alias, channel in channels:
+        for item in channel.items:
+            for event in [] if isinstance(item, Signal) else item:
+                if len(found) >= limit:
+                    return found
+                found.append(msgspec.Raw(as_json(alias, channel.name, event)))
+    return found
 
 
 def as_json(alias: str, channel: str, event: Event) -> bytes:

@@ -10,12 +10,15 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
+import yaml
+
 import tidelog
 from tidelog.flows.api.signals import PAUSED
 from tidelog.flows.files import diagram
 from tidelog.flows.runtime.node import FlowNode
 from tidelog.flows.runtime.runningflow import RunningFlow
 from tidelog.flows.service import streamgroups
+from tidelog.flows.service.history import FlowHistory, backlog, rates, totals
 from tidelog.flows.service.host import DeployedFlow, FlowHost, worst
 from tidelog.flows.spec import Edge, FlowSpec
 from tidelog.operating.redaction import HIDDEN, is_secret, redacted
@@ -51,6 +54,41 @@ def flow(deployed: DeployedFlow, alias: str, host: FlowHost | None = None) -> di
         "dead_letters": None if spec.server is None else streamgroups.dead_letter_topic(spec),
         "blocked": [] if host is None else blocked(host, [each.alias for each in chosen]),
     }  # fmt: skip
+
+
+def overview(deployed: DeployedFlow, history: FlowHistory) -> dict[str, Any]:
+    """Return the figures of a flow for a list of all flows. ``rates``: events per second in the last samples."""
+    chosen = deployed.instances
+    recent = history.recent(deployed.name)
+    last = recent[-1] if recent else None
+    events, failed = totals(chosen)
+    under_way = unsettled(chosen)
+    held = [
+        {"source": one["source"], **one["reasons"][0]}
+        for each in breaker(deployed, deployed.name)["instances"] for one in each["sources"] if one["reasons"]
+    ] if chosen else []  # fmt: skip
+    return {
+        "alias": deployed.name,
+        "status": deployed.status,
+        "error": next((each.error for each in chosen if each.error), ""),
+        "events": events,
+        "failed": failed,
+        "unsettled": under_way["count"],
+        "oldest_s": under_way["oldest_s"],
+        "lag": None if last is None else last.lag,
+        "backlog": backlog(chosen),
+        "p99_ms": None if last is None else last.p99_ms,
+        "reasons": held,
+        "rates": rates(recent[-60:]),
+    }
+
+
+def declaration(deployed: DeployedFlow) -> str | None:
+    """Return the declaration of a flow in YAML, without secrets; None if it was declared in Python."""
+    if deployed.given is None:
+        return None
+    plain = without_secrets(_plain(deployed.given))
+    return yaml.safe_dump({"flows": {deployed.name: plain}}, sort_keys=False, allow_unicode=True, width=100)
 
 
 def blocked(host: FlowHost, aliases: Collection[str]) -> list[dict[str, Any]]:

@@ -186,6 +186,14 @@ class KafkaConnector(Source, Sink):
 
     # -- reading ---------------------------------------------------------------------------------------------
     @property
+    def lag(self) -> int | None:
+        """The messages that its partitions have and that were not read. None before the first message was read."""
+        known = [(self._consumer.highwater(at), each.delivered) for at, each in self._partitions.items()
+                 if self._consumer is not None]  # fmt: skip
+        found = [max(0, end - read) for end, read in known if end is not None]
+        return sum(found) if found else None
+
+    @property
     def room(self) -> int:
         """Implement Rule 2."""
         return self._options.max_unsettled - sum(len(each.prefix) for each in self._partitions.values())
