@@ -45,6 +45,7 @@ CONNECTORS: Final[dict[str, str]] = {  # type: module:class
     "nats": "tidelog.flows.connectors.nats.nats:NatsConnector",
     "sql": "tidelog.flows.connectors.sql.sql:SqlConnector",
     "sql_query": "tidelog.flows.connectors.sql.query:SqlQuerySink",
+    "syslog": "tidelog.flows.connectors.syslog.syslog:SyslogConnector",
     "cron": "tidelog.flows.connectors.builtin.cron:CronSource",
     "exit": "tidelog.flows.connectors.builtin.exit:ExitSink",
 }

@@ -277,6 +277,25 @@ def udp_client(_: Peers) -> None:
         check_sink(made("udp_client", port=peer.getsockname()[1]), VALUES, invalid=UNWRITABLE)
 
 
+@checks("syslog")
+def syslog(_: Peers) -> None:
+    values = [{"msg": str(number)} for number in range(5)]
+
+    async def send(source: Any, count: int) -> None:
+        _, writer = await asyncio.open_connection(*address(source))
+        writer.write(b"<14>hello\n" * count)
+        writer.close()
+
+    check_source(made("syslog", port=0, transport="tcp"), produce=send, redelivers=False)
+    peer = LinePeer()
+    peer.port = free_port()
+    make = made("syslog", port=peer.port, transport="tcp", framing="newline")
+    check_sink(make, values, invalid=[*UNWRITABLE, {"msg": "a\nb"}], peer=peer.running)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(("127.0.0.1", 0))
+        check_sink(made("syslog", port=receiver.getsockname()[1]), values, invalid=UNWRITABLE)
+
+
 # -- HTTP ----------------------------------------------------------------------------------------------------
 class HttpPeer:
     """A server that stores the bodies of requests; a bulk API; websockets."""

@@ -20,6 +20,7 @@
     mqtt           topics of an MQTT broker
     nats           subjects of NATS, and streams of JetStream
     sql            tables and queries of PostgreSQL, MySQL, and SQLite
+    syslog         messages of syslog
     elastic        the bulk API of Elasticsearch and OpenSearch
     builtin        connectors without a peer: timers, test sources, Python functions
 """

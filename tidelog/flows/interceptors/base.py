@@ -21,6 +21,7 @@ PREPROCESSORS: Final[dict[str, str]] = {  # name: module:class
     "separate": f"{_HERE}.framing:Separate",
     "length_prefixed": f"{_HERE}.framing:LengthPrefixed",
     "textual_length_prefixed": f"{_HERE}.framing:TextualLengthPrefixed",
+    "syslog_framing": f"{_HERE}.syslogframing:SyslogFraming",
     "gzip": f"{_HERE}.compression:Gunzip",
     "zlib": f"{_HERE}.compression:Unzlib",
     "zstd": f"{_HERE}.compression:Unzstd",

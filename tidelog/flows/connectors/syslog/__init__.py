@@ -1,0 +1,4 @@
+"""Messages of syslog.
+
+    syslog  the connector ``syslog``: a source and a sink
+"""
