@@ -12,18 +12,19 @@ from uuid import uuid4
 import pytest
 import trustme
 
+from tests.tidelog.flows import brokerkit
+from tests.tidelog.flows.brokerkit import SOON, connected, error_of, events
 from tests.tidelog.flows.mqttkit import SECRET, Broker, broker
 from tests.tidelog.flows.netkit import feed, running, seen
 from tests.tidelog.flows.serverkit import in_loop
 from tests.waiting import until
-from tidelog.flows import Event, Flow, FlowFileError
+from tidelog.flows import Event, Flow
 from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.connectors.mqtt.ackorder import AckOrder
 from tidelog.flows.files import read_text
 from tidelog.flows.runtime.runningflow import RunningFlow
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "flows" / "mqtt.yaml"
-SOON = {"reconnect": {"retry": {"first": "20ms", "most": "100ms"}}}
 
 
 @pytest.fixture(scope="module")
@@ -43,28 +44,11 @@ def version(request: pytest.FixtureRequest) -> str:
 
 
 def reading(url: str, topic: Any, **options: Any) -> tuple[Flow, Any]:
-    flow = Flow("read")
-    flow.connector("in", "mqtt", url=url, topic=topic, **{"client_id": f"c-{topic}", **SOON, **options})
-    out = seen(flow)
-    flow.connect("in -> seen")
-    return flow, out
+    return brokerkit.reading("mqtt", url=url, topic=topic, **{"client_id": f"c-{topic}", **options})
 
 
 def writing(url: str, topic: str, **options: Any) -> tuple[Flow, Any]:
-    flow = Flow("write")
-    flow.connector("out", "mqtt", url=url, topic=topic, **{**SOON, **options})
-    source = feed(flow)
-    flow.connect("in -> out")
-    return flow, source
-
-
-async def connected(made: RunningFlow) -> None:
-    nodes: list[Any] = [*made.graph.sources.values(), *made.graph.sinks.values()]
-    await until(lambda: all(each.connection.connected for each in nodes))
-
-
-def events(*values: Any) -> list[Event]:
-    return [Event(value, {"number": str(number)}, number) for number, value in enumerate(values)]
+    return brokerkit.writing("mqtt", url=url, topic=topic, **options)
 
 
 @in_loop
@@ -219,10 +203,9 @@ async def test_wrong_credentials_and_rights_are_reported_without_the_password(pe
 
 
 async def errs(made: RunningFlow, text: str) -> None:
-    (node,) = made.graph.sources.values()
-    await until(lambda: node.connection.error)
-    assert text in node.connection.error
-    assert SECRET not in node.connection.error
+    error = await error_of(made)
+    assert text in error
+    assert SECRET not in error
 
 
 @in_loop
@@ -241,17 +224,10 @@ async def test_tls_verifies_the_broker(peer: Broker, topic: str, tmp_path: Path)
 
 @in_loop
 async def test_a_peer_that_is_no_broker() -> None:
-    async def garbage(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"\xff\xff\xff\xff\xff" * 100)
-        await writer.drain()
-        writer.close()
-
-    listener = await asyncio.start_server(garbage, "127.0.0.1", 0)
-    port = listener.sockets[0].getsockname()[1]
-    flow, _ = reading(f"mqtt://127.0.0.1:{port}", "t", request_timeout="300ms")
-    async with running(flow) as made:
-        await errs(made, "")
-    listener.close()
+    async with brokerkit.garbage_server(b"\xff\xff\xff\xff\xff" * 100) as port:
+        flow, _ = reading(f"mqtt://127.0.0.1:{port}", "t", request_timeout="300ms")
+        async with running(flow) as made:
+            await errs(made, "")
 
 
 # -- options, the example ------------------------------------------------------------------------------------
@@ -271,18 +247,9 @@ async def test_a_peer_that_is_no_broker() -> None:
     ],
 )
 def test_wrong_options(options: dict[str, Any], text: str) -> None:
-    flow = Flow("f")
-    flow.connector("out", "null")
-
-    def declare() -> None:
-        flow.connector("in", "mqtt", **{"topic": "t", **options})
-        flow.connect("in -> out")
-        flow.spec()
-
-    with pytest.raises(FlowFileError) as caught:
-        declare()
-    assert text in str(caught.value)
-    assert "p@ss" not in str(caught.value)
+    error = brokerkit.refused("mqtt", **{"topic": "t", **options})
+    assert text in error
+    assert "p@ss" not in error
 
 
 @in_loop

@@ -12,17 +12,18 @@ from uuid import uuid4
 import pytest
 import trustme
 
+from tests.tidelog.flows import brokerkit
+from tests.tidelog.flows.brokerkit import SOON, connected, error_of, events
 from tests.tidelog.flows.natskit import SECRET, NatsPeer, nats_peer
-from tests.tidelog.flows.netkit import feed, running, seen
+from tests.tidelog.flows.netkit import feed, running
 from tests.tidelog.flows.serverkit import in_loop
 from tests.waiting import until
-from tidelog.flows import Event, Flow, FlowFileError
+from tidelog.flows import Event, Flow
 from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.files import read_text
 from tidelog.flows.runtime.runningflow import RunningFlow
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "flows" / "nats.yaml"
-SOON = {"reconnect": {"retry": {"first": "20ms", "most": "100ms"}}}
 
 
 @pytest.fixture(scope="module")
@@ -40,33 +41,11 @@ def name(peer: NatsPeer) -> str:
 
 
 def reading(url: str, subject: str, **options: Any) -> tuple[Flow, Any]:
-    flow = Flow("read")
-    flow.connector("in", "nats", url=url, subject=subject, **{**SOON, **options})
-    out = seen(flow)
-    flow.connect("in -> seen")
-    return flow, out
+    return brokerkit.reading("nats", url=url, subject=subject, **options)
 
 
 def writing(url: str, subject: str, **options: Any) -> tuple[Flow, Any]:
-    flow = Flow("write")
-    flow.connector("out", "nats", url=url, subject=subject, **{**SOON, **options})
-    source = feed(flow)
-    flow.connect("in -> out")
-    return flow, source
-
-
-async def connected(made: RunningFlow) -> None:
-    nodes: list[Any] = [*made.graph.sources.values(), *made.graph.sinks.values()]
-    await until(lambda: all(each.connection.connected for each in nodes))
-
-
-async def error_of(made: RunningFlow) -> str:
-    (node,) = made.graph.sources.values()
-    return str(await until(lambda: node.connection.error))
-
-
-def events(*values: Any) -> list[Event]:
-    return [Event(value, {"number": str(number)}, number) for number, value in enumerate(values)]
+    return brokerkit.writing("nats", url=url, subject=subject, **options)
 
 
 @in_loop
@@ -245,16 +224,10 @@ async def test_tls_verifies_the_server(tmp_path: Path) -> None:
 
 @in_loop
 async def test_a_peer_that_is_no_server() -> None:
-    async def garbage(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"\xff\x00HTTP/1.1 400 Bad Request\r\n\r\n" * 10)
-        await writer.drain()
-        writer.close()
-
-    listener = await asyncio.start_server(garbage, "127.0.0.1", 0)
-    flow, _ = reading(f"nats://127.0.0.1:{listener.sockets[0].getsockname()[1]}", "t", request_timeout="300ms")
-    async with running(flow) as made:
-        assert await error_of(made)
-    listener.close()
+    async with brokerkit.garbage_server(b"\xff\x00HTTP/1.1 400 Bad Request\r\n\r\n" * 10) as port:
+        flow, _ = reading(f"nats://127.0.0.1:{port}", "t", request_timeout="300ms")
+        async with running(flow) as made:
+            assert await error_of(made)
 
 
 # -- options, the example ------------------------------------------------------------------------------------
@@ -272,17 +245,7 @@ async def test_a_peer_that_is_no_server() -> None:
     ],
 )
 def test_wrong_options(options: dict[str, Any], text: str) -> None:
-    flow = Flow("f")
-    flow.connector("out", "null")
-
-    def declare() -> None:
-        flow.connector("in", "nats", **{"subject": "s", **options})
-        flow.connect("in -> out")
-        flow.spec()
-
-    with pytest.raises(FlowFileError) as caught:
-        declare()
-    assert text in str(caught.value)
+    assert text in brokerkit.refused("nats", **{"subject": "s", **options})
 
 
 @in_loop
