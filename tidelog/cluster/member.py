@@ -16,7 +16,7 @@ from tidelog.cluster.errors import ClusterError
 from tidelog.cluster.folder import ClusterFolder
 from tidelog.cluster.plan import ClusterPlan, PlannedMember
 from tidelog.cluster.processes import RunningProcess
-from tidelog.cluster.settings import flags
+from tidelog.cluster.settings import config_lines
 from tidelog.serverprogram import server_command, server_environment
 from tidelog.transport.access import Access
 from tidelog.transport.backoff import Backoff, Delays
@@ -31,13 +31,14 @@ QUOTED: Final = 2000  # bytes of them, at most
 
 
 def server_words(folder: ClusterFolder, plan: ClusterPlan, member: PlannedMember) -> list[str]:
-    """Return the command line of a member, after the program."""
+    """Return the command line of a member, after the program. It reads the other settings from standard input, so
+    passwords are not in the list of processes."""
     own = {
         "port": str(member.port), "dir": str(folder.data(member.name)), "group": member.group,
         "group-member": member.name, "coordinator": folder.coordinator, "cluster-enabled": "yes",
     }  # fmt: skip
     chosen = [word for name, value in own.items() for word in (f"--{name}", value)]
-    return [*chosen, "--bind", *plan.bind.split(), *flags(plan.flags)]
+    return [*chosen, "--bind", *plan.bind.split(), "-"]
 
 
 def member_access(plan: ClusterPlan, member: PlannedMember) -> Access:
@@ -57,6 +58,7 @@ class SupervisedMember:
         self.process: RunningProcess | None = None
         self.ready = False  # the process replies
         self._words = server_words(folder, plan, member)
+        self._settings = config_lines(plan.flags)
         self._folder = folder
         self._say = say
         self._ended_before = False
@@ -105,7 +107,7 @@ class SupervisedMember:
         self._folder.create(self.name)
         words = [*server_command()[-1:], *self._words]
         log = self._folder.log(self.name)
-        return processes.start(words, self._folder.process(self.name), log, server_environment())
+        return processes.start(words, self._folder.process(self.name), log, server_environment(), self._settings)
 
     def _report(self, process: RunningProcess, seconds: float, failures: int) -> None:
         status = process.status

@@ -19,6 +19,7 @@ from tidelog.cluster.folder import ClusterFolder
 from tidelog.cluster.member import server_words
 from tidelog.cluster.plan import ClusterPlan
 from tidelog.cluster.processes import RunningProcess
+from tidelog.cluster.settings import config_lines
 from tidelog.cluster.supervisor import ClusterSupervisor
 from tidelog.operating.systemd import notify
 from tidelog.operating.tables import counted
@@ -121,14 +122,14 @@ def _check_settings(folder: ClusterFolder, plan: ClusterPlan) -> None:
     words = server_words(folder, plan, plan.members[0])
     try:
         done = subprocess.run(
-            [*server_command(), *words, "--test-config"], capture_output=True, text=True, timeout=STARTS_WITHIN,
-            env=server_environment(), stdin=subprocess.DEVNULL, check=False,
+            [*server_command(), *words, "--test-config"], input=config_lines(plan.flags), capture_output=True,
+            text=True, timeout=STARTS_WITHIN, env=server_environment(), check=False,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError) as error:
         raise ClusterError(f"tidelog-server can't be started: {error}") from None
     if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("***")]
-        raise ClusterError(f"the settings of the members: {'; '.join(lines[-2:]) or done.returncode}")
+        said = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("***")]
+        raise ClusterError(f"the settings of the members: {'; '.join(said[-2:]) or done.returncode}")
 
 
 def _introduction(

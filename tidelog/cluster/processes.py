@@ -16,6 +16,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Final
 
 from tidelog.cluster import memberprogram
@@ -66,15 +67,20 @@ class RunningProcess:
             self._child.returncode = 0  # otherwise, Python warns that nobody has waited for it
 
 
-def start(words: Sequence[str], lock: Path, log: Path, environment: dict[str, str]) -> RunningProcess:
+def start(
+    words: Sequence[str], lock: Path, log: Path, environment: dict[str, str], text: str = ""
+) -> RunningProcess:  # fmt: skip
     """Start a module as the process of the file ``lock``. Its output is appended to ``log``. Raises OSError.
 
+    ``text``: its standard input.
     It has a session of its own: Ctrl-C reaches the supervisor only, and the process outlives it.
     """
-    with log.open("ab") as output:
+    with TemporaryFile() as settings, log.open("ab") as output:  # a pipe could be full
+        settings.write(text.encode("utf-8", "surrogateescape"))
+        settings.seek(0)
         child = subprocess.Popen(
-            [*_PROGRAM, str(lock), *words], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-            env=environment, start_new_session=True,
+            [*_PROGRAM, str(lock), *words], stdin=settings, stdout=output, stderr=subprocess.STDOUT, env=environment,
+            start_new_session=True,
         )  # fmt: skip
     return RunningProcess(child.pid, os.pidfd_open(child.pid), child)
 

@@ -51,9 +51,19 @@ def parse(assignments: Sequence[str], words: Sequence[str]) -> dict[str, tuple[s
     return found
 
 
-def flags(settings: Settings) -> list[str]:
-    """Return the words for the command line of ``tidelog-server``."""
-    return [word for name, values in settings.items() for word in (f"--{name}", *values)]
+def config_lines(settings: Settings) -> str:
+    """Return the settings as lines of a configuration file of ``tidelog-server``."""
+    return "".join(f"{' '.join([name, *map(_quoted, values)])}\n" for name, values in settings.items())
+
+
+def _quoted(value: str) -> str:
+    safe = [
+        f"\\{char}" if char in '"\\'
+        else char if char.isascii() and char.isprintable()
+        else "".join(f"\\x{byte:02x}" for byte in char.encode("utf-8", "surrogateescape"))
+        for char in value
+    ]  # fmt: skip
+    return f'"{"".join(safe)}"'
 
 
 def _checked(name: str) -> str:

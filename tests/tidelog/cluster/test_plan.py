@@ -98,7 +98,8 @@ def test_settings() -> None:
     assert settings.parse(["save=900 1", "dbfilename="], ["--maxmemory", "1gb", "--save", "60", "5"]) == {
         "save": ("60", "5"), "dbfilename": ("",), "maxmemory": ("1gb",),
     }  # fmt: skip
-    assert settings.flags({"save": ("60", "5")}) == ["--save", "60", "5"]
+    assert settings.config_lines({"save": ("60", "5"), "loglevel": ("",)}) == 'save "60" "5"\nloglevel ""\n'
+    assert settings.config_lines({"requirepass": ('a "b" \\ä\n',)}) == 'requirepass "a \\"b\\" \\\\\\xc3\\xa4\\x0a"\n'
 
 
 @pytest.mark.parametrize(

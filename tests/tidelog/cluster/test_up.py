@@ -8,6 +8,7 @@ import socket
 from pathlib import Path
 
 import pytest
+import redis
 
 from tests.tidelog.cluster.running import READY, RunningCluster, running_cluster, seconds
 from tests.waiting import eventually
@@ -60,6 +61,16 @@ def test_members_outlive_a_killed_supervisor(tmp_path: Path) -> None:
         assert cluster.process is not None
         assert cluster.process.wait(10) == 0
         assert cluster.running() == []
+
+
+def test_settings_are_not_in_the_list_of_processes(tmp_path: Path) -> None:
+    with running_cluster(tmp_path, "--groups", "1", "--set", 'requirepass="top \\" secret"') as cluster:
+        assert b"secret" not in Path(f"/proc/{cluster.pid('1a')}/cmdline").read_bytes()
+        with redis.Redis(port=cluster.members["1a"], password='top " secret') as client:
+            assert client.ping()
+        os.kill(cluster.pid("1a"), signal.SIGKILL)
+        eventually(lambda: "member 1a runs again" in cluster.output)
+        assert b"secret" not in Path(f"/proc/{cluster.pid('1a')}/cmdline").read_bytes()
 
 
 def test_down_without_a_supervisor_and_with_a_suspended_member(tmp_path: Path) -> None:
