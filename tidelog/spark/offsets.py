@@ -17,7 +17,7 @@ import re
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from tidelog.client import calls
 from tidelog.client.entries import SEQ_MAX, Entry, Info, StreamId
@@ -27,8 +27,6 @@ from tidelog.spark.options import ReadOptions
 from tidelog.spark.positions import EARLIEST, Position, Positions
 from tidelog.spark.topicread import ReadTopic
 from tidelog.spark.watch import NewEntryWatch
-from tidelog.transport.call import Call
-from tidelog.transport.errors import ReplyError
 from tidelog.transport.leader import LeaderConnection
 
 ZERO: Final = StreamId(0, 0)
@@ -151,17 +149,20 @@ class Offsets:
         return self._keys
 
     def _scan(self) -> set[bytes]:
-        found: set[bytes] = set()
-        cursor = b"0"
-        while True:
-            scan: Call[Any] = Call(("SCAN", cursor, "COUNT", SCAN_COUNT, "TYPE", "stream"), lambda reply: reply)
-            (reply,) = self.servers.ask(scan)
-            if isinstance(reply, ReplyError):
-                raise reply
-            cursor, page = reply
-            found.update(page)
-            if cursor == b"0":
-                return found
+        """Return the keys of all streams; in a cluster, those of all groups."""
+
+        def once() -> set[bytes]:
+            found: set[bytes] = set()
+            for leader in self.servers.leaders():
+                cursor = b"0"
+                while True:
+                    cursor, page = leader.ask("SCAN", cursor, "COUNT", SCAN_COUNT, "TYPE", "stream")
+                    found.update(page)
+                    if cursor == b"0":
+                        break
+            return found
+
+        return self.servers.attempts(once)
 
     def lasts(self, fresh: bool = False) -> Ids:
         """Return the last ID of each stream, 0.0 if there is none: at most LASTS_FOR old, or current if ``fresh``.

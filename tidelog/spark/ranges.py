@@ -74,7 +74,7 @@ def read_range(
     def ask(wire: BlockingConnection, after: StreamId) -> tuple[int, bytes]:
         return begin(wire, source, piece.key, after, piece.end, wire.url == replica)
 
-    yield from read_pages(servers, piece.after, ask, wanted, size, replica)
+    yield from read_pages(servers, piece.after, ask, wanted, size, replica, piece.key)
 
 
 def begin(

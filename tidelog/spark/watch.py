@@ -36,61 +36,71 @@ log = logging.getLogger(__name__)
 class NewEntryWatch:
     """Reports whether streams may have new entries since their last IDs were read. It is not thread-safe.
 
-    ``name`` is the name of the connection in CLIENT LIST.
+    In a cluster of several groups, each leader waits for the streams that it has. ``name`` is the name of the
+    connections in CLIENT LIST.
     """
 
     def __init__(self, access: Access, name: str) -> None:
         self._servers = LeaderConnection(access, name)
-        self._wire: BlockingConnection | None = None  # while the server waits
+        self._waits: dict[BlockingConnection, str] = {}  # connections on which a server waits, and one of its keys
         self._until = 0.0  # monotonic seconds
         self._refused_until = -math.inf  # monotonic seconds
 
     def begin(self, lasts: Mapping[str, StreamId]) -> None:
-        """Let the server wait for entries after these IDs, the last known ones. The previous wait ends."""
+        """Let the servers wait for entries after these IDs, the last known ones. The previous wait ends."""
         self.end()
         if not lasts or time.monotonic() < self._refused_until:
             return
         try:
-            wire = self._servers.leader()
-            wire.send(calls.twait(lasts, block=WAIT_MS).args)
+            divided: dict[BlockingConnection, dict[str, StreamId]] = {}
+            for key, last in lasts.items():
+                divided.setdefault(self._servers.leader(key), {})[key] = last
+            for wire, own in divided.items():
+                self._waits[wire] = next(iter(own))
+                wire.send(calls.twait(own, block=WAIT_MS).args)
         except (OSError, ReplyError) as error:
             log.debug("no watch: %s", error)
-            self._servers.close()
+            self._stop()
             return
-        self._wire = wire
         self._until = time.monotonic() + (WAIT_MS + GRACE_MS) / 1000
 
     def quiet(self) -> bool:
-        """Return whether the server still waits without a reply. After False, it stays False until ``begin``."""
-        if self._wire is None:
+        """Return whether all servers still wait without a reply. After False, it stays False until ``begin``."""
+        if not self._waits:
             return False
         try:
-            reply = self._wire.poll()
+            replies = {wire: wire.poll() for wire in self._waits}
         except OSError as error:
             log.debug("the watch ends: %s", error)
             self.end()
             return False
-        if reply is False and time.monotonic() < self._until:
+        replied = {wire: reply for wire, reply in replies.items() if reply is not False}
+        if not replied and time.monotonic() < self._until:
             return True
-        if reply is False:
+        errors = {wire: reply for wire, reply in replied.items() if isinstance(reply, hiredis.ReplyError)}
+        for wire, refusal in errors.items():
+            self._refuse(ReplyError(str(refusal)), self._waits[wire])
+        if errors or len(replied) < len(self._waits):
             self.end()
-        elif isinstance(reply, hiredis.ReplyError):
-            self._refuse(ReplyError(str(reply)))
-        self._wire = None  # its connection remains for the next wait
+        self._waits = {}  # the connections that are still open remain for the next wait
         return False
 
     def end(self) -> None:
         """End the wait, if there is one."""
-        if self._wire is not None:
-            self._wire = None
-            self._servers.close()
+        if self._waits:
+            self._stop()
 
     def close(self) -> None:
-        self._wire = None
+        self._stop()
+
+    def _stop(self) -> None:
+        self._waits = {}
         self._servers.close()
 
-    def _refuse(self, error: ReplyError) -> None:
-        """The server refuses TWAIT: for this user, for that many keys, or because a key is not a stream."""
+    def _refuse(self, error: ReplyError, key: str) -> None:
+        """A server refuses TWAIT: for this user, for that many keys, or because a key is not a stream or not there."""
+        if self._servers.redirected(error, key):
+            return
         if not is_temporary(error):
             self._refused_until = time.monotonic() + REFUSED
             log.info(

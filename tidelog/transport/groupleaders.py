@@ -68,6 +68,17 @@ class GroupLeaders:
             self.read_map()
         with _errors():
             member = routes.owner(key)
+        return self._connection(member)
+
+    def leaders(self) -> list[BlockingConnection]:
+        """Return a connection to the leader of each group that has slots now. Raises OSError, ReplyError."""
+        routes = self._pools.routes
+        routes.stale = True  # no request may have shown yet that a group has received its first slots
+        self.read_map()
+        return [self._connection(member) for member in routes.leaders]
+
+    def _connection(self, member: MemberAddress) -> BlockingConnection:
+        routes = self._pools.routes
         found = self._connections.get(member)
         if found is None:
             routes.stale = True  # if no connection can be opened, another member may lead

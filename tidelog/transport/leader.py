@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import hiredis
 
 from tidelog.transport.access import Access
-from tidelog.transport.call import Call, Name
+from tidelog.transport.call import Call, Name, plain
 from tidelog.transport.connection import BlockingConnection
 from tidelog.transport.errors import OneGroupError, ReplyError, is_denied, is_temporary
 from tidelog.transport.groupleaders import GroupLeaders
@@ -107,6 +107,25 @@ class LeaderConnection:
             self._leader = find_leader(self.access, self.name)
         return self._leader
 
+    def leaders(self) -> list[BlockingConnection]:
+        """Return connections to the leaders of all groups, for requests without keys: one, without several groups.
+
+        The map is read each time. Raises OSError if no leader answers, ReplyError for a wrong password, and if the user
+        has no permission to read the map of a cluster.
+        """
+        if self._groups is None:
+            leader = self.leader()
+            (hello,) = leader.run(plain("HELLO"))
+            if isinstance(hello, ReplyError) or b"cluster" not in hello:
+                return [leader]
+            (slots,) = leader.run(plain("CLUSTER", "SLOTS"))
+            if isinstance(slots, ReplyError):
+                raise slots
+            if len({node[2] for _, _, node, *_ in slots}) < 2 or self._several_groups() is None:
+                return [leader]
+        assert self._groups is not None  # noqa: S101 - it has just been set
+        return self._groups.leaders()
+
     def redirected(self, error: ReplyError, key: Name | None = None) -> bool:
         """Handle an error of a request that the caller has sent over ``leader(key)``.
 
@@ -181,8 +200,11 @@ class LeaderConnection:
     def replicas(self) -> tuple[str, ...]:
         """Return the URLs of the replicas: with several URLs, those that are not the leader; with one, those in ROLE.
 
-        If the only URL is that of a replica, it is returned. Raises UnreachableError as ``attempts`` does.
+        If the only URL is that of a replica, it is returned. In a cluster of several groups, none are returned. Raises
+        UnreachableError as ``attempts`` does.
         """
+        if self._groups is not None:
+            return ()
 
         def once() -> tuple[str, ...]:
             leader = self.leader()
