@@ -162,7 +162,8 @@ class SlotAssignment(ServerPart):
     @staticmethod
     def _refuse(own: Sequence[SlotRange], count: int, example: bytes, staged: bool) -> None:
         shown = example[:100].decode("utf-8", "backslashreplace")
-        what, remedy = ("stage", "publish or drop them") if staged else ("key", "delete them, or assign other slots")
+        what, remedy = ("stage", "publish or drop {}") if staged else ("key", "delete {}, or assign other slots")
+        remedy = remedy.format("it" if count == 1 else "them")
         raise SlotMapError(
             f"{slotmap.said(own)} of this group: there {'is' if count == 1 else 'are'} {count}"
             f" {what}{'' if count == 1 else 's'}, for example {shown!r}, and only empty slots can be assigned: {remedy}"

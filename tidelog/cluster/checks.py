@@ -51,8 +51,11 @@ def _maps(view: ClusterView) -> Iterator[str]:
         if member.reply is None:
             yield f"{_named(member)}: {member.problem}"
             continue
-        found = member.reply.get("map") or {}
-        if found.get("cluster_id") != view.map["cluster_id"]:
+        found = member.reply.get("map")
+        if found is None:
+            why = member.reply.get("problem") or "check its connection to the coordinator"
+            yield f"{_named(member)} does not know the map: {why}"
+        elif found["cluster_id"] != view.map["cluster_id"]:
             yield f"{_named(member)} belongs to another cluster: use the same cluster-name and coordinator"
         elif found["version"] < view.map["version"]:
             why = member.reply.get("problem") or "check its connection to the coordinator"
@@ -65,7 +68,7 @@ def _members(view: ClusterView) -> Iterator[str]:
         for each in reported:
             if not each["in_sync"]:
                 yield f"group {group.name}: {each['name']} is not in sync ({each['state']})"
-            if each["name"] not in group.members:
+            elif not group.members[each["name"]].mapped:
                 yield f"group {group.name}: the map does not have the member {each['name']} yet"
 
 

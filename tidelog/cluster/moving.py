@@ -55,9 +55,10 @@ def assign(view: ClusterView, move: SlotMove) -> None:
 
 
 def move(access: Access, wanted: Sequence[int], target: str, moved: Callable[[SlotMove], None]) -> None:
-    """Move slots to a group. ``moved``: called after each request. Raises ClusterError."""
+    """Move slots to a group, which must have a leader. ``moved``: called after each request. Raises ClusterError."""
     view = read(access)
     _check_group(view, target)
+    view.groups[target].leading()  # slots of a group without a leader are not served
     by_owner: dict[str, list[int]] = {}
     for slot in wanted:
         if view.owners[slot] != target:

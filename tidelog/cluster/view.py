@@ -26,6 +26,7 @@ class MemberView:
     port: int
     url: str
     node_id: str
+    mapped: bool = True  # False: the map does not have it, because it is not connected to its leader
     reply: dict[str, Any] | None = None  # to TCLUSTER STATUS; None: it was not requested, or there was none
     problem: str = ""  # why there is no reply
 
@@ -98,7 +99,21 @@ def read(access: Access) -> ClusterView:
     """Return the map and the state of each group. Raises ClusterError if no server has the map."""
     view = read_map(access)
     _ = in_parallel(lambda group: _ask_group(access, group), view.groups.values())
+    for group in view.groups.values():
+        add_unmapped(group, view.url)
     return view
+
+
+def add_unmapped(group: GroupView, url: str) -> None:
+    """Add the members that only the status of their group has: the map has those that were connected recently."""
+    for each in (group.status or {}).get("members", ()):
+        name = each["name"]
+        if name not in group.members:
+            host, _, port = str(each.get("address", "")).rpartition(":")
+            host = host.strip("[]")
+            group.members[name] = MemberView(
+                name, host, int(port or 0), asking.at(url, host, port), each.get("id", ""), mapped=False
+            )
 
 
 def ask_members(view: ClusterView) -> None:

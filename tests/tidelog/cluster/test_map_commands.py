@@ -15,7 +15,8 @@ from tests.tidelog.cluster.running import RunningCluster, running_cluster
 from tests.waiting import eventually
 from tidelog.cli.program import main
 from tidelog.cluster import checks
-from tidelog.cluster.view import ClusterView, GroupView, MemberView
+from tidelog.cluster.display import _rows
+from tidelog.cluster.view import ClusterView, GroupView, MemberView, add_unmapped
 from tidelog.transport.access import Access
 
 
@@ -81,6 +82,7 @@ def test_a_suspended_member(cluster: RunningCluster) -> None:
     try:
         assert "warning: group 2 has no leader that replies: its slots are not served" in run(cluster, "status")
         assert "group 2 has no leader that replies" in run(cluster, "rebalance", code=1)
+        assert "group 2 has no leader that replies" in run(cluster, "move", "0", "--to", "2", code=1)
     finally:
         os.kill(cluster.pid("2a"), signal.SIGCONT)
     eventually(lambda: "has no leader" not in run(cluster, "status"), "group 2 is led again")
@@ -106,6 +108,29 @@ def view(slots: list[list[object]], hosts: tuple[str, str, str] = ("a", "a", "b"
     status = {"cluster": "tide", "warnings": []}
     owners = [next((str(group) for first, last, group in slots if first <= slot <= last), "") for slot in range(16384)]  # type: ignore[operator]
     return ClusterView(Access(), "", status, {"slots": slots, "cluster_id": "c", "version": 1}, groups, owners)
+
+
+def test_a_member_that_is_not_connected() -> None:
+    """After some seconds, only the status of its group has it."""
+    found = view([[0, 16383, "1"]])
+    group = found.groups["2"]
+    shown = {"name": "2b", "address": "[::1]:7003", "id": "z", "in_sync": False, "state": "not connected"}
+    group.status = {"phase": "leading", "member": "2a", "members": [{"name": "2a", "in_sync": True}, shown]}
+    add_unmapped(group, "redis://u:p@a:1")
+    assert (group.members["2b"].address, group.members["2b"].url) == ("[::1]:7003", "redis://u:p@[::1]:7003")
+    assert any("2b" in cells and "[::1]:7003" in cells and "not connected" in cells for cells in _rows(group, 0))
+    found.groups["2"].members["2b"].problem = "no reply"
+    problems = checks.problems(found)
+    assert "group 2: 2b is not in sync (not connected)" in problems
+    assert any(each.startswith("2b ([::1]:7003): no reply") for each in problems)
+    assert not any("the map does not have" in each for each in problems)
+
+
+def test_a_member_without_a_map() -> None:
+    found = view([[0, 16383, "1"]])
+    found.groups["2"].members["2a"].reply = {"map": None, "problem": "the coordinator does not reply"}
+    (problem,) = [each for each in checks._maps(found) if each.startswith("2a ")]
+    assert problem == "2a (b:1) does not know the map: the coordinator does not reply"
 
 
 def test_problems() -> None:
