@@ -46,6 +46,7 @@ CONNECTORS: Final[dict[str, str]] = {  # type: module:class
     "sql": "tidelog.flows.connectors.sql.sql:SqlConnector",
     "sql_query": "tidelog.flows.connectors.sql.query:SqlQuerySink",
     "syslog": "tidelog.flows.connectors.syslog.syslog:SyslogConnector",
+    "object_store": "tidelog.flows.connectors.objects.objectstore:ObjectStoreConnector",
     "cron": "tidelog.flows.connectors.builtin.cron:CronSource",
     "exit": "tidelog.flows.connectors.builtin.exit:ExitSink",
 }
@@ -81,6 +82,7 @@ OPERATORS: Final[dict[str, str]] = {
 EXTRAS: Final = {  # package: the smallest extra that has it, if this is not ``flows``
     "aiokafka": "flows-all", "cramjam": "flows-all", "datasketches": "flows-all", "lz4": "flows-all",
     "nats": "flows-nats", "nkeys": "flows-nats", "aiomqtt": "flows-mqtt", "paho": "flows-mqtt",
+    "fsspec": "flows-objects", "pyarrow": "flows-objects",
     "aiomysql": "flows-sql", "psycopg": "flows-sql", "pymysql": "flows-sql",
 }  # fmt: skip
 

@@ -46,6 +46,8 @@ def test_no_form_of_a_secret_is_told() -> None:
             {"type": "redis_list", "key": "k", "url": "rediss://h?ssl_certfile=/a&ssl_keyfile=/b"},
             "the URL names a local file",
         ),
+        ({"type": "object_store", "url": "file:///etc/"}, "the URL names a local file"),
+        ({"type": "object_store", "url": "s3://a/", "position": "/etc/a"}, "position names a local file"),
         ({"type": "redis_list", "key": "k", "url": "rediss://h?ssl_c%61_certs=/a"}, "the URL names a local file"),
         ({"type": "redis_list", "key": "k", "url": " unix:///run/redis.sock"}, "the URL names a local file"),
         (

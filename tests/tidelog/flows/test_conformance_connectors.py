@@ -8,6 +8,7 @@ import json
 import os
 import socket
 import sqlite3
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -414,6 +415,26 @@ def sql_query(peers: Peers) -> None:
 
         make = made("sql_query", url=f"sqlite:///{path}", query="INSERT INTO target VALUES (:n)")
         check_sink(make, VALUES, invalid=[*UNWRITABLE, {"m": 1}, {"n": object()}], written=written)
+
+
+@checks("object_store")
+def object_store(peers: Peers) -> None:
+    incoming, outgoing = peers.path / "incoming", peers.path / "outgoing"
+    incoming.mkdir()
+
+    async def produce(_: Source, count: int) -> None:
+        half = incoming / ".half"
+        half.write_text("".join(f"{json.dumps({'n': number})}\n" for number in range(count)))
+        half.rename(incoming / f"{time.time_ns()}.jsonl")
+
+    async def written(_: Sink) -> list[Any]:
+        return [json.loads(line) for path in outgoing.iterdir() for line in path.read_text().splitlines()]
+
+    position = str(peers.path / "objects.position")
+    make = made("object_store", url=f"file://{incoming}/", position=position, every="5ms")
+    check_source(make, produce=produce, redelivers=True)
+    make = made("object_store", url=f"file://{outgoing}/{{unique}}.jsonl", object_age="5ms")
+    check_sink(make, VALUES, invalid=UNWRITABLE, written=written)
 
 
 # -- the kit can fail ----------------------------------------------------------------------------------------

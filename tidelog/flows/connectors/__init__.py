@@ -8,6 +8,7 @@
     positionfile   a file that stores the position of a source
     batchmembers   the members of an event that the operator ``batch`` composed
     templates      names and other options that are filled from an event
+    pathpatterns   patterns of paths, such as ``logs/**/*.log``
     destinations   templates for URLs, paths, and headers
     namedmessages  messages for destinations that are named by templates
     tidelog        streams, dead letters and the WAL on a tidelog server
@@ -19,6 +20,7 @@
     kafka          topics of Kafka
     mqtt           topics of an MQTT broker
     nats           subjects of NATS, and streams of JetStream
+    objects        objects in S3, Google Cloud Storage, Azure, and directories
     sql            tables and queries of PostgreSQL, MySQL, and SQLite
     syslog         messages of syslog
     elastic        the bulk API of Elasticsearch and OpenSearch

@@ -23,7 +23,8 @@ REFUSED: Final = "not permitted in flows from HTTP, unless the process was start
 _TLS: Final = ("ca", "cert", "key")  # options of ``tls`` that name files
 _URLS: Final = ("url", "urls", "server", "servers")
 _SERVERS: Final = ("redis:", "rediss:", "unix:", "redis+sentinel:", "rediss+sentinel:")
-_LOCAL: Final = ("unix:", "file:")
+_LOCAL: Final = ("unix:", "file:", "sqlite:")
+_FILES: Final = ("position",)  # options that name a file which is written
 
 
 def operator(kind: Any, given: Any = None) -> str:
@@ -58,6 +59,8 @@ def _files(given: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
             yield from _files(value, at)
         elif name == "unixsocket" and value is not None:
             yield at, f"unixsocket names a local file: {REFUSED}"
+        elif str(name) in _FILES and value is not None:
+            yield at, f"{name} names a local file: {REFUSED}"
         elif str(name) in _URLS:
             for number, each in enumerate(value if isinstance(value, list) else [value]):
                 if isinstance(each, str) and names_file(each):

@@ -285,7 +285,7 @@ def _plain(given: Any) -> Any:
 
 def without_secrets(given: Any, name: str = "") -> Any:
     """Return options without passwords and tokens, in URLs and under names of secrets."""
-    secret = is_secret(name) or name == "environment"
+    secret = is_secret(name) or name in ("environment", "storage_options")
     if isinstance(given, dict):
         return {key: without_secrets(each, name if secret else str(key)) for key, each in given.items()}
     if isinstance(given, (list, tuple)):
