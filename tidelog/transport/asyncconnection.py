@@ -5,6 +5,7 @@ Rule 2: a temporary error (``errors.is_temporary``) closes the connection: the s
         on another server.
         After MOVED, the connection first asks the server which group has the slot. If it is another group, MOVED is an
         error of the call, with the text of a ``OneGroupError``: a connection to the leader would get the same reply.
+        If ``follows`` is set, MOVED closes the connection: its owner finds out which group has the slot.
 Rule 3: a lost connection is not reopened here. Every request in flight raises LostError, since it is unknown whether
         the server executed it. The loss of the connection's state, such as a WATCH, is therefore visible.
 """
@@ -58,6 +59,7 @@ class AsyncConnection(asyncio.Protocol):
         self._waiting: deque[_Request] = deque()
         self._moved: list[_Request] = []  # with a MOVED among their replies, until the map has arrived
         self._asked = False  # whether the map was requested
+        self.follows = False  # whether the owner of this connection follows redirections to other groups
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self.lost: LostError | None = None  # why the connection was lost
@@ -133,7 +135,7 @@ class AsyncConnection(asyncio.Protocol):
         request = self._waiting[0]
         if isinstance(reply, hiredis.ReplyError):
             text = str(reply)
-            if text.startswith("MOVED "):
+            if text.startswith("MOVED ") and not self.follows:
                 reply = _Moved(text)
             elif is_temporary(text):
                 self.refused = True

@@ -16,6 +16,11 @@ def lease(app: str, worker: str) -> str:
     return f"app:{app}:lease:{worker}"
 
 
+def group_lease(app: str, worker: str, tag: str) -> str:
+    """Return the key of a worker's lease for one group of a cluster, which has a slot of this hash tag."""
+    return f"app:{app}:lease:{worker}:{tag}"
+
+
 def leader(app: str) -> str:
     """Return the key of the leader's claim."""
     return f"app:{app}:leader"
@@ -26,9 +31,9 @@ def members(app: str, processor: str) -> str:
     return f"app:{app}:members:{processor}"
 
 
-def owner(app: str, processor: str, partition: int) -> str:
-    """Return the key of a partition's claim."""
-    return f"app:{app}:owner:{processor}:{partition}"
+def owner(app: str, processor: str, partition: int, tag: str = "") -> str:
+    """Return the key of a partition's claim. ``tag``: in a cluster, the hash tag of the partition's stream."""
+    return f"app:{app}:owner:{processor}:{tag or partition}"
 
 
 def control(app: str) -> str:

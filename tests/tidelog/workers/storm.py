@@ -143,7 +143,7 @@ class Storm:
     def _join(self) -> None:
         if len(self._working) < MOST:
             self._count("join")
-            process = Process(self._server, self.folder, self._module)
+            process = Process(self._server.url, self.folder, self._module)
             self._working.append(process)
             self._all.append(process)
 

@@ -109,7 +109,7 @@ def test_a_stream_that_becomes_another_type_and_then(
                 await event.send(out, event.record)
                 client.redis.delete("out:0")
                 client.redis.set("out:0", "no stream")
-                committer = running[0].executors["bill"].committer
+                committer = running[0].executors["bill"].lines[0].committer
                 if then == "the worker stops":
                     running[0].stop()
                 elif committer.claims.channel is not None:
@@ -124,7 +124,7 @@ def test_a_stream_that_becomes_another_type_and_then(
             await until(lambda: worker.stats["bill"].acknowledged == 1)
             await topic.send_many([Order(1), Order(2), Order(3)])
             stats = worker.stats["bill"]
-            await until(lambda: stats.deadlettered or worker.executors["bill"].reads.closed)
+            await until(lambda: stats.deadlettered or worker.executors["bill"].lines[0].reads.closed)
         assert [int(letter["id"] or 0) for letter in client.trange("orders.dead:0")] == [2]
         whole = [int(entry["id"]) for entry in client.trange("other:0")]
         assert whole == list(range(len(whole)))

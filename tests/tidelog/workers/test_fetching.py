@@ -23,6 +23,7 @@ from tidelog.transport.asyncconnection import AsyncConnection
 from tidelog.transport.call import plain
 from tidelog.workers import App
 from tidelog.workers.coordination.connections import WorkerConnector
+from tidelog.workers.coordination.workergroups import WorkerGroups
 from tidelog.workers.execution.executor import ProcessorExecutor
 from tidelog.workers.execution.partition import ActivePartition
 
@@ -46,7 +47,8 @@ async def waiting(
         lease = Lease("app:shop:lease:w", "w", 600.0, "app:shop:epoch")
         run(client, lease.acquire())
         taken = run(client, take(lease, [(f"app:shop:owner:bill:{at}", at) for at in range(partitions)]))
-        executor = ProcessorExecutor(app.processors["bill"], WorkerConnector(Access((server.url,)), "w"), lease, 1.0)
+        groups = WorkerGroups(lease, WorkerConnector(Access((server.url,)), "w"))
+        executor = ProcessorExecutor(app.processors["bill"], groups, lease, 1.0)
         await executor.start()
         for claim in taken.claims:
             executor.begin(claim)
@@ -64,9 +66,9 @@ def test_nothing_is_read_once_the_lease_is_over_though_nobody_has_noticed(tidelo
         async with waiting(tidelog_server, 1) as (executor, orders, client, (claim,)):
             claim.tenure.until = -math.inf
             orders.sync.send_many([Order(1), Order(2)])
-            await until(lambda: executor.fetcher.hot or executor.stats.fetched)
+            await until(lambda: executor.lines[0].fetcher.hot or executor.stats.fetched)
             for _ in range(50):  # on the connection that TREAD would have left on
-                await executor.reads.ask(plain("PING"))
+                await executor.lines[0].reads.ask(plain("PING"))
             (group,) = client.tgroup_list("orders:0")
             assert (group.pending, group.offset.ms) == (0, 0)
 
@@ -109,7 +111,7 @@ def test_what_a_lost_reply_has_delivered_comes_before_anything_newer(
             await until(lambda: executor.partitions and executor.partitions[0].buffer.open)
             await orders.send(Order(0))
             await until(lambda: executor.stats.busy)
-            channel = await executor.reads.channel()
+            channel = await executor.lines[0].reads.channel()
             monkeypatch.setattr(channel, "data_received", lambda _: channel.close("cut off"))
             await orders.send_many(Order(number) for number in range(1, 6))
             await until(lambda: channel.lost)
@@ -143,7 +145,7 @@ def test_what_is_in_hand_is_not_touched_once_the_partition_is_lost(
         async with working(app) as worker:
             executor = worker.executors["bill"]
             await until(lambda: executor.stats.busy)
-            partition, reads = executor.partitions[0], executor.reads
+            partition, reads = executor.partitions[0], executor.lines[0].reads
             before, connected, waited = due(), reads.channel, asyncio.Event()
 
             async def late() -> AsyncConnection:
@@ -184,10 +186,10 @@ def test_a_partition_that_is_released_while_it_is_taken_up_is_not_read(
             monkeypatch.setattr(executor, "recover", late)
             executor.begin(claim)
             await until(lambda: releasing and releasing[0].done())
-            assert not executor.fetcher.streams
+            assert not executor.lines[0].fetcher.streams
             orders.sync.send(Order(1))
             for _ in range(50):
-                await executor.reads.ask(plain("PING"))
+                await executor.lines[0].reads.ask(plain("PING"))
             (group,) = client.tgroup_list("orders:0")
             assert (group.pending, group.offset.ms) == (0, 0)
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +69,8 @@ def pending(client: Client, app: App, processor: str) -> int:
 class Process:
     """``tidelog worker`` in a process of its own. ``source``: the module with ``app``, which finds URL in it."""
 
-    def __init__(self, server: Server, folder: Path, source: str, *options: str) -> None:
-        (folder / "shopapp.py").write_text(f"URL = {server.url!r}\n{source}")
+    def __init__(self, url: str, folder: Path, source: str, *options: str) -> None:
+        (folder / "shopapp.py").write_text(f"URL = {url!r}\n{source}")
         path = f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
         self._log = folder / f"worker-{time.monotonic_ns()}.log"
         with self._log.open("wb") as out:
@@ -110,10 +110,15 @@ class Process:
         self._process.wait()
 
 
-@contextmanager
-def process(server: Server, folder: Path, source: str, *options: str) -> Iterator[Process]:
+def process(server: Server, folder: Path, source: str, *options: str) -> AbstractContextManager[Process]:
     """A worker process, killed at the end if it still runs."""
-    made = Process(server, folder, source, *options)
+    return started(server.url, folder, source, *options)
+
+
+@contextmanager
+def started(url: str, folder: Path, source: str, *options: str) -> Iterator[Process]:
+    """The same, for servers with this URL."""
+    made = Process(url, folder, source, *options)
     try:
         yield made
     except BaseException:

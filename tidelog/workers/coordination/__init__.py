@@ -12,6 +12,8 @@
     declaration       the app's declaration on the server, for tools that do not have its code
     pauses            the parked keys and paused partitions, on the server
     connections       connections that are re-established after a loss
+    clusterlines      the same in a cluster: to the leader of each call's keys, and to the leader of one group
+    workergroups      the groups that a worker works with: the lease and the connections for each partition
 
 Rule 1: messages and documents are hints and plans. Only a claim gives a worker the right to act.
 """

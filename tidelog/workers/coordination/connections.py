@@ -38,6 +38,11 @@ class WorkerConnector:
         self._away = FailureLog(log, OVER)  # logs that the server is unreachable
         self.denied: asyncio.Future[None] | None = None  # fails with redis.ResponseError if a required call is denied
 
+    @property
+    def several_groups(self) -> bool:
+        """Whether calls are divided among several groups of a cluster."""
+        return False
+
     def connection(self, opened: Opened | None = None) -> WorkerConnection:
         """Return a new connection. ``opened`` is called for each new channel before anything else is sent on it."""
         return WorkerConnection(self, opened)
@@ -157,8 +162,8 @@ class WorkerConnection:
         return await (await self.channel()).together(*calls, raise_on_error=raise_on_error)
 
     async def several_groups(self) -> bool:
-        """Return False: all calls are sent to one leader. AsyncClient has this method, too."""
-        return False
+        """Return whether the calls are divided among several groups. AsyncClient has this method, too."""
+        return self.connector.several_groups
 
     async def outcomes(self, calls: Sequence[Call[Any]]) -> list[Any]:
         """Send calls like ``together``, with errors in the places of results, as ``AsyncClient.outcomes`` does."""

@@ -59,13 +59,18 @@ class LeaseLoop:
 
     def start(self) -> None:
         """Start the loop."""
+        self._undo = [self._control.subscribe(self._subject, self.hint)]
+        self.watch(self._lease)
+        self._runner = asyncio.create_task(self._run(), name=self._name)
+
+    def watch(self, lease: Lease) -> None:
+        """Call ``lease_changed`` when this lease is acquired or lost."""
         loop = asyncio.get_running_loop()
 
         def changed() -> None:  # in the lease's thread
             loop.call_soon_threadsafe(self.lease_changed)
 
-        self._undo = [self._lease.watch(changed), self._control.subscribe(self._subject, self.hint)]
-        self._runner = asyncio.create_task(self._run(), name=self._name)
+        self._undo.append(lease.watch(changed))
 
     def hint(self, doubt: bool = False) -> None:
         """Request a turn soon. ``doubt``: see ``turn``."""

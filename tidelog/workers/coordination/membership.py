@@ -26,15 +26,18 @@ from functools import partial
 from typing import Any, Final
 
 from tidelog.client import strings
-from tidelog.client.steps import Steps, checked
+from tidelog.client.steps import LOST, Steps, checked
 from tidelog.coordination import Claim, Holder, Lease, LeaseLostError, Tenure
 from tidelog.coordination.claims import check, release, take
 from tidelog.coordination.lease import read_leases
+from tidelog.operating.errortexts import summary_of
 from tidelog.transport.call import Call
-from tidelog.workers import keys
+from tidelog.workers import keys, logs
 from tidelog.workers.coordination.member_document import Member, MemberDocument, change, read
 from tidelog.workers.coordination.messages import message
 
+log = logs.get(__name__)
+UNREACHABLE: Final = 1.0  # seconds until the partitions of a group that does not answer are claimed again
 WATCHED: Final = 2  # neighbours; more than one, since a live neighbour may be too busy to monitor its own
 LATE: Final = 0.02  # seconds after the end of a holder's lease until a claim is retried: the server counts ms
 # Seconds after the end of a neighbour's lease until it is checked. A lease that continues was renewed just before then,
@@ -58,6 +61,9 @@ class MembershipChanges:
 class Membership:
     """The membership of a worker in a processor, under its lease. ``capacity`` is relative to the other members.
 
+    ``lease_of`` returns the lease for the claim of a partition, and ``tag_of`` the hash tag of its key: in a cluster,
+    those of the partition's group. A claim remains valid if only the membership's own lease is lost.
+
     Operations raise LeaseLostError if the lease is not held; then call ``drop``. After a connection error they can be
     repeated.
     """
@@ -65,6 +71,7 @@ class Membership:
     def __init__(
         self, app: str, processor: str, partitions: int, lease: Lease, *, capacity: int = 1, debounce: float = 0.3,
         lease_ends: dict[str, float] | None = None, wall: Callable[[], float] = time.time,
+        lease_of: Callable[[int], Lease] | None = None, tag_of: Callable[[int], str] | None = None,
     ) -> None:  # fmt: skip
         self.worker = lease.owner
         self.claims: dict[int, Claim] = {}
@@ -81,6 +88,8 @@ class Membership:
         self._since = 0.0  # on the lease's clock: when this member joined
         self._next_check = -math.inf  # on the lease's clock
         self._wall = wall
+        self._lease_of = lease_of or (lambda _: lease)
+        self._tag_of = tag_of or (lambda _: "")
 
     # -- a turn -------------------------------------------------------------------------------------------------
     def turn(self, hinted: bool, doubt: bool = False) -> Steps[MembershipChanges]:
@@ -93,9 +102,9 @@ class Membership:
             return MembershipChanges(self._after())
         self._next_check = -math.inf  # an error leaves everything due
         if doubt:
-            yield from check([*self.claims.values(), *self.releasing.values()])
+            yield from self._check()
         view = MembershipChanges(0.0)
-        view.lost = [at for at, claim in self.claims.items() if claim.lost or claim.tenure is not tenure]
+        view.lost = [at for at, claim in self.claims.items() if not claim.held]
         for at in view.lost:
             del self.claims[at]
         seen = yield from self._present(tenure)
@@ -157,18 +166,51 @@ class Membership:
         """Take the missing partitions; returns the seconds until those of other members may be free."""
         wanted = sorted((mine | self.uncertain) - self.claims.keys() - self.releasing.keys())
         self.uncertain.update(wanted)
-        taken = yield from take(self.lease, [(self._owner(at), at) for at in wanted])
-        strays = [claim for claim in taken.claims if claim.partition not in mine]
-        for claim in taken.claims:
-            if claim.partition in mine:
-                self.claims[claim.partition] = claim
-                view.acquired.append(claim)
-        self.uncertain = {claim.partition for claim in strays}
-        if strays:
-            yield from release(strays, [self._released(claim.partition) for claim in strays])
-            self.uncertain.clear()
-        waits = [self._wait_for(holder) for holder in taken.held if holder.partition in mine]
-        return min(waits, default=math.inf)
+        waits = [math.inf]
+        for lease, some in self._by_lease(wanted):
+            if lease is self.lease:
+                taken = yield from take(lease, some)
+            elif not lease.held:  # a turn follows its next tenure
+                self.uncertain.difference_update([at for _, at in some])
+                continue
+            else:
+                try:
+                    taken = yield from take(lease, some)
+                except (*LOST, LeaseLostError) as error:  # the partitions of other groups don't depend on it
+                    log.info("%s: partitions can't be claimed: %s", self._key, summary_of(error))
+                    waits.append(UNREACHABLE)
+                    continue
+            strays = [claim for claim in taken.claims if claim.partition not in mine]
+            for claim in taken.claims:
+                if claim.partition in mine:
+                    self.claims[claim.partition] = claim
+                    view.acquired.append(claim)
+            self.uncertain.difference_update([at for _, at in some])
+            self.uncertain.update([claim.partition for claim in strays])
+            if strays:
+                yield from release(strays, [self._released(claim.partition) for claim in strays])
+                self.uncertain.difference_update([claim.partition for claim in strays])
+            waits += [self._wait_for(holder) for holder in taken.held if holder.partition in mine]
+        return min(waits)
+
+    def _by_lease(self, partitions: Sequence[int]) -> list[tuple[Lease, list[tuple[str, int]]]]:
+        """Return the keys and partitions to claim under each lease; without partitions, none under the own one."""
+        found: dict[int, tuple[Lease, list[tuple[str, int]]]] = {}
+        for at in partitions:
+            lease = self._lease_of(at)
+            found.setdefault(id(lease), (lease, []))[1].append((self._owner(at), at))
+        return list(found.values())
+
+    def _check(self) -> Steps[None]:
+        """Compare the claims with the server. A group that does not answer is compared by the next turn in doubt."""
+        claims = [*self.claims.values(), *self.releasing.values()]
+        for lease, some in self._by_lease([claim.partition for claim in claims]):
+            names = {key for key, _ in some}
+            try:
+                yield from check([claim for claim in claims if claim.key in names])
+            except LOST:
+                if lease is self.lease:
+                    raise
 
     @staticmethod
     def _wait_for(holder: Holder) -> float:
@@ -190,11 +232,12 @@ class Membership:
             yield from self._take(set(), MembershipChanges(0.0))
 
     def drop(self) -> list[int]:
-        """Forget everything because the lease is lost; returns the partitions that were held."""
-        dropped = sorted({**self.claims, **self.releasing})
-        self.claims.clear()
-        self.releasing.clear()
-        self.uncertain.clear()
+        """Forget the claims that are not held any more because a lease is lost; returns their partitions."""
+        dropped = sorted(at for at, claim in {**self.claims, **self.releasing}.items() if not claim.held)
+        for at in dropped:
+            self.claims.pop(at, None)
+            self.releasing.pop(at, None)
+        self.uncertain = {at for at in self.uncertain if self._lease_of(at).held}
         self._next_check = -math.inf
         return dropped
 
@@ -242,7 +285,7 @@ class Membership:
         return tenure
 
     def _owner(self, partition: int) -> str:
-        return keys.owner(self._app, self._processor, partition)
+        return keys.owner(self._app, self._processor, partition, self._tag_of(partition))
 
     def _clock(self) -> float:
         return self.lease.clock()

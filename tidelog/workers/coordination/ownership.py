@@ -53,22 +53,33 @@ class PartitionOwnership(LeaseLoop):
     ``control`` follows the control stream, for all ownerships of the worker. ``capacity`` is this worker's share
     relative to the others. ``debounce``: how many seconds a join waits for other joins. ``lease_ends``: a dict that the
     ownerships of a worker share, so that they don't read the same lease twice. ``denied`` is called with each error.
+    ``lease_of`` and ``tag_of`` are those of Membership.
     """
 
     def __init__(
         self, app: str, processor: str, partitions: int, lease: Lease, link: CallSender, listener: PartitionListener,
         control: ControlStream, *, capacity: int = 1, debounce: float = 0.3, lease_ends: dict[str, float] | None = None,
-        denied: Callable[[BaseException], None] | None = None,
+        denied: Callable[[BaseException], None] | None = None, lease_of: Callable[[int], Lease] | None = None,
+        tag_of: Callable[[int], str] | None = None,
     ) -> None:  # fmt: skip
         self.membership = Membership(
-            app, processor, partitions, lease, capacity=capacity, debounce=debounce, lease_ends=lease_ends
-        )
+            app, processor, partitions, lease, capacity=capacity, debounce=debounce, lease_ends=lease_ends,
+            lease_of=lease_of, tag_of=tag_of,
+        )  # fmt: skip
+        self._leases = {id(each): each for each in map(lease_of or (lambda _: lease), range(partitions))}
         super().__init__(f"{app}, processor {processor}", processor, lease, link, control, denied)
         self._listener = listener
         self._stopped_at = math.inf  # on the lease's clock; rejected calls are retried for one ttl after it
         self._tasks: dict[int, asyncio.Task[None]] = {}  # the last call of the listener for each partition
         self._acquiring: set[int] = set()
         self._begun: set[int] = set()  # partitions that the listener consumes
+
+    def start(self) -> None:
+        """See ``LeaseLoop.start``."""
+        super().start()
+        for lease in self._leases.values():
+            if lease is not self._lease:
+                self.watch(lease)
 
     @property
     def claims(self) -> dict[int, Claim]:
@@ -165,12 +176,11 @@ class PartitionOwnership(LeaseLoop):
     # -- the lease ----------------------------------------------------------------------------------------------
     def lease_changed(self) -> None:
         """See ``LeaseLoop.lease_changed``."""
-        if not self._lease.held:
-            dropped = self.membership.drop()
-            if dropped:
-                log.warning("%s: the lease is lost; dropped partitions %s", self._name, dropped)
-            for at in sorted(self._begun):
-                self._lose(at)
+        dropped = self.membership.drop()
+        if dropped:
+            log.warning("%s: the lease is lost; dropped partitions %s", self._name, dropped)
+        for at in sorted(self._begun - self.membership.claims.keys() - self.membership.releasing.keys()):
+            self._lose(at)
         self.hint()
 
     async def _leave(self) -> None:

@@ -4,6 +4,7 @@
     executor         ``ProcessorExecutor``: one processor in one worker, with the partitions that it owns
     group_creation   creates the groups of a processor at its start position
     partition        ``ActivePartition``: the state of one partition that a processor consumes
+    groupline        ``GroupLine``: the connections of a processor to one group, its fetcher and its transactions
     fetcher          reads entries into buffers: TREAD, TWAIT
     claim_watch      ``ClaimWatch``: transactions that are executed only while the claims are held
     buffers          ``Buffer``: the entries of one partition that are in flight

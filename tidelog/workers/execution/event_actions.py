@@ -17,6 +17,7 @@ from tidelog.operating.tasks import BackgroundTasks
 from tidelog.topics import Topic
 from tidelog.transport.call import Call
 from tidelog.workers.coordination.connections import WorkerConnection
+from tidelog.workers.coordination.workergroups import WorkerGroups
 from tidelog.workers.declare.events import Event
 from tidelog.workers.declare.processor import Processor
 from tidelog.workers.execution.acks import Acks
@@ -27,11 +28,15 @@ T = TypeVar("T")
 
 
 class PartitionEventActions:
-    """The operations of one partition. ``connection``: for small, urgent calls; ``reads``: the one used for TREADs."""
+    """The operations of one partition. ``connection``: for small, urgent calls; ``reads``: the one used for TREADs.
+
+    ``rejected`` ends the worker with this text, and returns the error to raise.
+    """
 
     def __init__(
         self, declared: Processor, buffer: Buffer, acks: Acks, claim: Claim, connection: WorkerConnection,
-        reads: WorkerConnection, failed: Callable[[asyncio.Task[Any]], None],
+        reads: WorkerConnection, groups: WorkerGroups, failed: Callable[[asyncio.Task[Any]], None],
+        rejected: Callable[[str], Exception],
     ) -> None:  # fmt: skip
         self.app = declared.app
         self.processor = declared.name
@@ -42,6 +47,8 @@ class PartitionEventActions:
         self._claim = claim
         self._connection = connection
         self._reads = reads
+        self._groups = groups
+        self._rejected = rejected
         self.settled: Callable[[bytes, bool], None] = lambda _, __: None  # called with an ID and whether it was acked
         self._outputs: dict[bytes, list[OutputEntry]] = {}  # by the ID of the event
         self._running = BackgroundTasks(failed)
@@ -77,6 +84,13 @@ class PartitionEventActions:
             await topic.ready()
         sender = topic.sender()
         at = sender.keyed.partition(record, len(sender.streams))
+        if not self._groups.together(self._buffer.stream, sender.streams[at]):
+            both = f"{self._buffer.stream} and {sender.streams[at]}"
+            raise self._rejected(
+                f"processor {self.processor!r} is transactional, but {both} are on different groups of the cluster:"
+                f" declare topic {topic.name!r} with the same partition key and number of partitions, and assign the"
+                " slots of both partitions to one group, or remove transactional=True"
+            )
         if sender.retention.hard_limit is not None:
             await arun(self._connection, sender.room([at]))
         fields, values = sender.encode(record)

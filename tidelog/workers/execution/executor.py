@@ -7,6 +7,7 @@
     lost      all entries are dropped, and none is acknowledged
 
 Rule 1: after a lost connection, claims are compared with the server before anything else is sent.
+Rule 2: each group of a cluster has a line of its own (``GroupLine``), so a group that fails does not stop the others.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ import redis
 from tidelog.client import calls, strings
 from tidelog.client.steps import arun
 from tidelog.coordination import Claim, Lease
-from tidelog.coordination.claims import check
 from tidelog.operating.errortexts import FailureLog, text_of
 from tidelog.operating.tasks import BackgroundTasks, set_within
 from tidelog.options.start import LATEST
 from tidelog.topics.groupreader import group_offset, id_of, touch
-from tidelog.transport.asyncconnection import AsyncConnection, LostError
+from tidelog.transport.asyncconnection import LostError
 from tidelog.transport.call import Call
 from tidelog.transport.errors import is_denied
 from tidelog.workers import logs
 from tidelog.workers.coordination import pauses
-from tidelog.workers.coordination.connections import WorkerConnector
+from tidelog.workers.coordination.workergroups import WorkerGroups
+from tidelog.workers.declare.errors import AppError
 from tidelog.workers.declare.processor import Processor
 from tidelog.workers.execution.acks import Acks
 from tidelog.workers.execution.buffers import Buffer
@@ -40,12 +41,11 @@ from tidelog.workers.execution.consumer import BatchConsumer, EachConsumer, Part
 from tidelog.workers.execution.event_actions import PartitionEventActions
 from tidelog.workers.execution.events_consumer import EventsConsumer
 from tidelog.workers.execution.failures import FailureHandler
-from tidelog.workers.execution.fetcher import Fetcher
 from tidelog.workers.execution.group_creation import create_groups_at_end
+from tidelog.workers.execution.groupline import GroupLine
 from tidelog.workers.execution.keyed import KeyedConsumer, WorkSlots
 from tidelog.workers.execution.partition import ActivePartition, StoppedError
 from tidelog.workers.execution.stats import Stats
-from tidelog.workers.execution.transactions import Committer
 from tidelog.workers.execution.unordered import UnorderedConsumer
 
 log = logs.get(__name__)
@@ -57,7 +57,7 @@ class ProcessorExecutor:
     """Executes ``declared`` for the worker that holds ``lease``. ``grace``: seconds to finish events at a release."""
 
     def __init__(
-        self, declared: Processor, connector: WorkerConnector, lease: Lease, grace: float, stats: Stats | None = None
+        self, declared: Processor, groups: WorkerGroups, lease: Lease, grace: float, stats: Stats | None = None
     ) -> None:  # fmt: skip
         self.declared = declared
         self.stats = stats or Stats()
@@ -65,14 +65,13 @@ class ProcessorExecutor:
         self._lease = lease
         self._grace = grace
         self._retry_ms = max(1, round(lease.ttl * 1000))
-        self.reads = connector.connection(self._opened)  # TREAD, TACK, TTOUCH and TNACK, in order
-        self._urgent = connector.connection()  # for calls that must not wait behind large replies
-        owned = declared.ordering != "none"
-        self.fetcher = Fetcher(connector, self.reads, declared.group, self.stats, self._taken, owned)
-        self.committer = Committer(connector, lease, declared.group, self.stats, self._taken)
+        self._groups = groups
+        self._urgent = groups.home.connector.connection()  # for calls that must not wait behind large replies
+        self.lines = [GroupLine(declared, each, self.stats, self._claims_on, self._taken) for each in groups.all]
+        self._line_of = {id(line.group): line for line in self.lines}
         self.failures = FailureHandler(
-            declared, lease.owner, self._urgent, self.committer, self.stats, self.pause, self.check_pauses
-        )
+            declared, lease.owner, self._urgent, groups, self.stats, self.pause, self.check_pauses
+        )  # fmt: skip
         self._slots = WorkSlots(declared.concurrency)
         self._batches = asyncio.Semaphore(declared.concurrency) if declared.ordering == "none" else None
         self._tasks: list[asyncio.Task[Any]] = []
@@ -89,8 +88,9 @@ class ProcessorExecutor:
         self.paused = set(await self._urgent.repeat(lambda: pauses.read(self._paused_key)))
         if self.declared.start == LATEST:
             await self._urgent.repeat(lambda: create_groups_at_end(self.declared))
-        self._spawn(self.fetcher.run())
-        self._spawn(self.committer.run())
+        for line in self.lines:
+            self._spawn(line.fetcher.run())
+            self._spawn(line.committer.run())
         self._spawn(touch(self._touchable, self._lease.ttl, self._touch))
         self._spawn(self._watch_pauses())
         if self.declared.ordering != "partition":
@@ -106,7 +106,8 @@ class ProcessorExecutor:
         await asyncio.gather(*tasks, return_exceptions=True)
         if not self.failure.cancel() and not self.failure.cancelled():
             self.failure.exception()  # mark it as retrieved
-        self.reads.close()
+        for line in self.lines:
+            line.close()
         self._urgent.close()
 
     def _spawn(self, work: Any) -> None:
@@ -136,10 +137,14 @@ class ProcessorExecutor:
 
     def begin(self, claim: Claim) -> None:
         """Start consuming a partition."""
-        buffer = Buffer(self.declared, claim, self._retry_ms, self.fetcher.room_available)
-        acks = Acks(self.reads, buffer, self.stats)
-        actions = PartitionEventActions(self.declared, buffer, acks, claim, self._urgent, self.reads, self._logged)
-        partition = ActivePartition(self.declared.topic, claim, buffer, acks, actions)
+        line = self.line_of(claim.partition)
+        buffer = Buffer(self.declared, claim, self._retry_ms, line.fetcher.room_available)
+        acks = Acks(line.reads, buffer, self.stats)
+        actions = PartitionEventActions(
+            self.declared, buffer, acks, claim, self._urgent, line.reads, self._groups, self._logged,
+            self._reject,
+        )  # fmt: skip
+        partition = ActivePartition(self.declared.topic, claim, buffer, acks, actions, line.committer)
         actions.settled = partial(self._manually, partition)
         self.partitions[claim.partition] = partition
         context = self._context.copy()
@@ -157,6 +162,12 @@ class ProcessorExecutor:
         elif partition.start_counts:
             starts.over(partition, [entry_id])
 
+    def _reject(self, text: str) -> Exception:
+        """End the worker, because the declaration can't be executed. The event stays pending."""
+        if not self.failure.done():
+            self.failure.set_exception(AppError(text))
+        return StoppedError(text)
+
     async def released(self, number: int) -> None:
         """See ``PartitionListener.released``."""
         partition = self.partitions.pop(number, None)
@@ -170,7 +181,7 @@ class ProcessorExecutor:
             return
         partition.claim.lost = True
         partition.stop()
-        self.fetcher.remove(partition.buffer)
+        self.line_of(number).fetcher.remove(partition.buffer)
         self.stats.dropped += len(partition.buffer.in_flight)
         partition.buffer.rows.clear()
         partition.acks.drop()
@@ -195,7 +206,7 @@ class ProcessorExecutor:
             if partition.stopping.is_set():  # nobody would consume the entries
                 return
             consumer = self._consumer(partition)
-            self.fetcher.add(partition.buffer)
+            self.line_of(partition.number).fetcher.add(partition.buffer)
             await consumer.run()
         except Exception as error:
             if is_denied(error):
@@ -221,12 +232,13 @@ class ProcessorExecutor:
         if partition.parked:
             self.check_pauses()
         created = calls.tread(buffer.stream, buffer.start, 0, group=buffer.group)
-        _, offset = await self.reads.ask(created, group_offset(buffer.stream, buffer.group))
+        reads = self.line_of(partition.number).reads
+        _, offset = await reads.ask(created, group_offset(buffer.stream, buffer.group))
         if self.declared.ordering == "none":
             buffer.offset = offset
             return
         died, partition.claim.inherited = partition.claim.inherited, False
-        await self.failures.starts.look_up(partition, await self.reads.repeat(buffer.make_due), died)
+        await self.failures.starts.look_up(partition, await reads.repeat(buffer.make_due), died)
 
     def _consumer(self, partition: ActivePartition) -> PartitionConsumer:
         declared, failures, stats = self.declared, self.failures, self.stats
@@ -237,13 +249,14 @@ class ProcessorExecutor:
         if declared.ordering == "key":
             return KeyedConsumer(declared, partition, failures, stats, self._slots)
         if declared.ordering == "none":
-            return UnorderedConsumer(declared, partition, failures, stats, self._slots, self.reads)
+            reads = self.line_of(partition.number).reads
+            return UnorderedConsumer(declared, partition, failures, stats, self._slots, reads)
         return EachConsumer(declared, partition, failures, stats)
 
     async def _finish(self, partition: ActivePartition) -> None:
         """Start no event any more, finish the current ones, acknowledge, and return the rest."""
         partition.stop()
-        self.fetcher.remove(partition.buffer)
+        self.line_of(partition.number).fetcher.remove(partition.buffer)
         task = partition.task
         if task is not None:
             await asyncio.wait([task], timeout=self._grace)
@@ -268,12 +281,12 @@ class ProcessorExecutor:
         buffer = partition.buffer
         await buffer.not_reading.wait()
         await partition.acks.flush()
-        await self.committer.flushed(partition)
+        await partition.committer.flushed(partition)
         await self.failures.settled(partition)
         while buffer.in_flight and partition.held:
             ids = sorted(buffer.in_flight, key=id_of)
             try:
-                await self.reads.send([buffer.nack(ids)])
+                await self.line_of(partition.number).reads.send([buffer.nack(ids)])
             except LostError:
                 continue
             self.stats.returned += len(ids)
@@ -346,17 +359,24 @@ class ProcessorExecutor:
         """Drive an operation that the caller can repeat as a whole. Raises LostError."""
         return await arun(self._urgent, steps)
 
-    async def _opened(self, channel: AsyncConnection) -> None:
-        """Compare the claims on a new connection, because other workers may have taken partitions meanwhile."""
-        claims = [each.claim for each in self.partitions.values() if each.claim.key]
-        if claims:
-            for claim in await arun(channel, check(claims)):
-                self._taken(claim)
+    def line_of(self, partition: int) -> GroupLine:
+        """Return the line to the group that has a partition."""
+        return self._line_of[id(self._groups.of(self.declared.topic.stream(partition)))]
+
+    def _claims_on(self, line: GroupLine) -> list[Claim]:
+        return [each.claim for number, each in self.partitions.items() if self.line_of(number) is line]
+
+    def drop_moved(self) -> None:
+        """Drop the partitions whose slots were assigned to another group: nothing can be acknowledged here."""
+        for number in [*self.partitions]:
+            if self._groups.is_lost(self.declared.topic.stream(number)):
+                self.lost(number)
 
     def _touchable(self) -> list[Buffer]:
         return [partition.buffer for partition in self.partitions.values() if partition.held]
 
     async def _touch(self, buffer: Buffer, call: Call[int]) -> None:
-        channel = await self.reads.channel()  # this may take longer than the lease lasts
+        reads = self.line_of(buffer.claim.partition).reads
+        channel = await reads.channel()  # this may take longer than the lease lasts
         if buffer.active:  # otherwise it would postpone what the new owner has made due
             await channel.send([call])

@@ -2,7 +2,8 @@
 
 RetryAfter  the caller waits and retries in place
 Skip        the event is acknowledged
-DeadLetter  the event is written to the dead-letter queue and acknowledged, in one transaction
+DeadLetter  the event is written to the dead-letter queue and acknowledged, in one transaction; if the queue is on
+            another group of a cluster, it is written before, and a lost connection can write it twice
 Park        the key is recorded on the server, and its events are set aside until it is resumed
 Pause       the partition is recorded on the server and stops; the event stays pending
 Halt        the same for all partitions of the processor
@@ -28,13 +29,14 @@ from tidelog.workers import logs
 from tidelog.workers.coordination import pauses
 from tidelog.workers.coordination.connections import WorkerConnection
 from tidelog.workers.coordination.messages import message
+from tidelog.workers.coordination.workergroups import WorkerGroups
 from tidelog.workers.declare.policy import FinalAction, RetryAfter
 from tidelog.workers.declare.processor import Processor
 from tidelog.workers.execution.attempts import StartCounter
 from tidelog.workers.execution.outputs import OutputEntry
 from tidelog.workers.execution.partition import ActivePartition, StoppedError
 from tidelog.workers.execution.stats import Stats
-from tidelog.workers.execution.transactions import Committer, PartialCommitError
+from tidelog.workers.execution.transactions import PartialCommitError
 
 K = TypeVar("K")
 log = logs.get(__name__)
@@ -46,13 +48,13 @@ class FailureHandler:
     """Handles the failures of one processor in one worker. ``connection`` is for small, urgent calls."""
 
     def __init__(
-        self, declared: Processor, worker: str, connection: WorkerConnection, committer: Committer, stats: Stats,
+        self, declared: Processor, worker: str, connection: WorkerConnection, groups: WorkerGroups, stats: Stats,
         pause: Callable[[ActivePartition | None], None], check_pauses: Callable[[], None],
     ) -> None:  # fmt: skip
         self._declared = declared
         self._worker = worker
         self._connection = connection
-        self._committer = committer
+        self._groups = groups
         self._stats = stats
         self._stop = pause  # stops consuming one partition, or all, until they are resumed on the server
         self._check_pauses = check_pauses  # checks the pauses on the server while something is paused
@@ -98,7 +100,7 @@ class FailureHandler:
     def commit(self, partition: ActivePartition, rows: list[Row]) -> None:
         """Commit the records of finished events and their acknowledgements soon."""
         ids = [row[0] for row in rows]
-        future = self._committer.commit(partition, partition.actions.taken(ids), ids)
+        future = partition.committer.commit(partition, partition.actions.taken(ids), ids)
 
         def refused(done: asyncio.Future[None]) -> None:
             error = None if done.cancelled() else done.exception()
@@ -191,7 +193,11 @@ class FailureHandler:
                 OutputEntry(deadletters.stream_of(name), [field for field, _ in pairs], [value for _, value in pairs])
             )
         ids = [row[0] for row in rows] if pending and self._declared.ack != "before" else []
-        await self._committer.commit(partition, outputs, ids)
+        if not self._groups.together(partition.buffer.stream, deadletters.stream_of(name)):
+            letters = [each.append() for each in outputs]
+            await self._listed(partition, lambda: self._connection.ask(*letters))
+            outputs = []
+        await partition.committer.commit(partition, outputs, ids)
         self._stats.deadlettered += len(rows)
 
     def _key(self, partition: ActivePartition, row: Row, key_of: Callable[[Any], K]) -> K | None:

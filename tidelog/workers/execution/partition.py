@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Protocol
 
 from tidelog.coordination import Claim
 from tidelog.operating.tasks import set_within
@@ -12,10 +12,20 @@ from tidelog.topics.groupreader import Row, entry_of
 from tidelog.workers.execution.acks import Acks
 from tidelog.workers.execution.buffers import Buffer
 from tidelog.workers.execution.event_actions import PartitionEventActions
+from tidelog.workers.execution.outputs import OutputEntry
 
 
 class StoppedError(Exception):
     """The partition is being released or is lost: the current event must not be retried here."""
+
+
+class PartitionCommitter(Protocol):
+    """Commits records and acknowledgements of a partition. See ``transactions.Committer``."""
+
+    def commit(
+        self, partition: ActivePartition, outputs: list[OutputEntry], ids: list[bytes]
+    ) -> asyncio.Future[None]: ...
+    async def flushed(self, partition: ActivePartition) -> None: ...
 
 
 class ActivePartition:
@@ -25,13 +35,15 @@ class ActivePartition:
     """
 
     def __init__(
-        self, topic: Topic[Any], claim: Claim, buffer: Buffer, acks: Acks, actions: PartitionEventActions
+        self, topic: Topic[Any], claim: Claim, buffer: Buffer, acks: Acks, actions: PartitionEventActions,
+        committer: PartitionCommitter,
     ) -> None:  # fmt: skip
         self.number = claim.partition
         self.claim = claim
         self.buffer = buffer
         self.acks = acks
         self.actions = actions
+        self.committer = committer
         self.stream = buffer.stream.encode()
         self.stopping = asyncio.Event()
         self.parked: set[str] = set()  # parked keys, as recorded on the server

@@ -8,9 +8,9 @@
 A separate thread renews the lease of the process. If the lease is lost, because the process was paused or the server
 was unreachable for longer, the worker drops everything that it owns and joins again under another epoch.
 
-A worker has one lease, and claims for its partitions. Leases per partition were rejected: 16 partitions would cost 5
-renewals a second on an idle server, and every renewal would fail a transaction that watches the lease. A claim has no
-time of its own: it is valid as long as the lease that it names.
+A worker has one lease, in a cluster one more for each group, and claims for its partitions. Leases per partition were
+rejected: 16 partitions would cost 5 renewals a second on an idle server, and every renewal would fail a transaction
+that watches the lease. A claim has no time of its own: it is valid as long as the lease that it names.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Self, TypeVar, cast
 from uuid import uuid4
 
 import redis
@@ -43,10 +43,12 @@ from tidelog.transport.cancellation import cancel_and_wait
 from tidelog.transport.errors import is_denied, is_retryable, message_of
 from tidelog.workers import keys, logs
 from tidelog.workers.coordination import declaration
+from tidelog.workers.coordination.clusterlines import ClusterConnector, in_cluster
 from tidelog.workers.coordination.connections import WorkerConnection, WorkerConnector
 from tidelog.workers.coordination.leader_tasks import LeaderTasks
 from tidelog.workers.coordination.messages import SUBJECT
 from tidelog.workers.coordination.ownership import PartitionOwnership
+from tidelog.workers.coordination.workergroups import ClusterGroups, WorkerGroups
 from tidelog.workers.declare.app_protocol import AppProtocol
 from tidelog.workers.declare.errors import AppError
 from tidelog.workers.declare.processor import Processor
@@ -54,6 +56,7 @@ from tidelog.workers.execution.executor import ProcessorExecutor
 from tidelog.workers.execution.group_creation import create_protecting_groups
 from tidelog.workers.execution.stats import Stats
 
+T = TypeVar("T")
 log = logs.get(__name__)
 GROWTH: Final = 30.0  # seconds between two checks whether topics have grown
 AGAIN: Final = 0.5  # seconds until the creation of groups is tried again after a temporary error
@@ -79,6 +82,7 @@ class Worker:
         self._running = False
         self._denied: asyncio.Future[None]
         self._link = WorkerConnector(app.access, f"tidelog-worker-{self.name}")
+        self._cluster: ClusterConnector | None = None  # of the current ``run``, in cluster mode
 
     @property
     def stats(self) -> dict[str, Stats]:
@@ -123,7 +127,35 @@ class Worker:
             logs.leave(token)
 
     async def _run(self) -> None:
-        async with _Topics(self._link, self.app.topics.values()) as topics:
+        self._cluster = None
+        if not await self._unless_stopped(self._detect()):
+            return
+        cluster: ClusterConnector | None = self._cluster
+        try:
+            await self._run_on(cluster or self._link)
+        finally:
+            if cluster is not None:
+                await cluster.close()
+
+    async def _detect(self) -> None:
+        """Determine whether the servers run in cluster mode."""
+        connection = self._link.connection()
+        try:
+            if await in_cluster(connection):
+                self._cluster = ClusterConnector(self.app.access, self._link.name, self.app.lease, self._denied)
+        finally:
+            connection.close()
+
+    async def _groups(self, link: WorkerConnector) -> WorkerGroups:
+        """Return the groups that have the partitions."""
+        if self._cluster is None:
+            return WorkerGroups(self.lease, link)
+        streams = [each.topic.stream(at) for each in self.declared for at in range(each.topic.partitions)]
+        groups = await self._cluster.divide(streams)
+        return ClusterGroups(self.app.name, self.app.access, self.lease, self._cluster, groups)
+
+    async def _run_on(self, link: WorkerConnector) -> None:
+        async with _Topics(link, self.app.topics.values()) as topics:
             if not await self._unless_stopped(topics.ready()):
                 return
             keeper = Keeper(self.app.access, self.lease, f"tidelog-lease-{self.name}")
@@ -135,21 +167,25 @@ class Worker:
                         return
                     if keeper.denied:
                         raise redis.ResponseError(keeper.denied)
-                while not self._stopping.is_set():  # repeated after a topic has grown
-                    await self._work()
+                while not self._stopping.is_set():  # repeated after a topic has grown, or slots were assigned
+                    groups = await self._unless_stopped_with(self._groups(link))
+                    if groups is not None:
+                        await self._work(link, groups)
             finally:
                 watch.cancel()
                 await asyncio.to_thread(keeper.stop)
 
-    async def _work(self) -> None:
+    async def _work(self, link: WorkerConnector, groups: WorkerGroups) -> None:
         owners: list[PartitionOwnership | UnownedPartitions] = []
-        lines = [self._link.connection(), self._link.connection()]
+        lines = [link.connection(), link.connection()]
         control = ControlStream(keys.control(self.app.name), SUBJECT, lines[0])
         growing = asyncio.create_task(self._growing(lines[1]))
         lease_ends: dict[str, float] = {}
-        leading = LeaderTasks(self.app, self.lease, self._link, lines[1], control, lease_ends)
+        leading = LeaderTasks(self.app, self.lease, link, lines[1], control, lease_ends)
+        moved = asyncio.create_task(groups.moved())
         try:
-            if not await self._unless_stopped(self._prepare(control, lines[1], owners, lease_ends)):
+            await groups.start()
+            if not await self._unless_stopped(self._prepare(control, lines[1], groups, owners, lease_ends)):
                 return
             control.start()
             for each in owners:
@@ -157,7 +193,9 @@ class Worker:
             leading.start()
             self.ready.set()
             log.info("worker %s: %s", self.name, ", ".join([*self.executors, *self.app.timers]))
-            await self._wait_for_stop(growing)
+            await self._wait_for_stop(growing, moved)
+            for executor in self.executors.values():
+                executor.drop_moved()
             log.info("worker %s: %s", self.name, "stopping" if self._stopping.is_set() else "restarting its processors")
             await _all([leading.stop(self.app.grace), *[each.stop() for each in owners]])
             if self._stopping.is_set():
@@ -166,12 +204,14 @@ class Worker:
             await leading.stop(0)
             await _all(executor.stop() for executor in self.executors.values())
             growing.cancel()
+            moved.cancel()
+            await groups.stop()
             await control.stop()
             for connection in lines:
                 connection.close()
 
     async def _prepare(
-        self, control: ControlStream, connection: WorkerConnection,
+        self, control: ControlStream, connection: WorkerConnection, groups: WorkerGroups,
         owners: list[PartitionOwnership | UnownedPartitions], lease_ends: dict[str, float],
     ) -> None:  # fmt: skip
         """Create the executors and ownerships, before the processors join."""
@@ -181,16 +221,19 @@ class Worker:
         await _report_undelivered(connection, self.app.topics)
         for declared in self.declared:
             stats = self.stats.get(declared.name) or self._former.get(declared.name)  # continue the counters
-            executor = ProcessorExecutor(declared, self._link, self.lease, self.app.grace, stats)
+            executor = ProcessorExecutor(declared, groups, self.lease, self.app.grace, stats)
             self.executors[declared.name] = executor
             await executor.start()
             control.subscribe(declared.name, lambda _, check=executor.check_pauses: check())  # type: ignore[misc]
             if declared.ordering == "none":
-                owners.append(UnownedPartitions(declared, executor, self.lease))
+                owners.append(UnownedPartitions(declared, executor, groups))
                 continue
+            topic = declared.topic
             owner = PartitionOwnership(
                 self.app.name, declared.name, declared.topic.partitions, self.lease, connection, executor, control,
                 lease_ends=lease_ends, denied=self._link.deny,
+                lease_of=lambda at, topic=topic: groups.of(topic.stream(at)).lease,  # type: ignore[misc]
+                tag_of=lambda at, topic=topic: groups.tag(topic.stream(at)),  # type: ignore[misc]
             )  # fmt: skip
             executor.recheck_claims = partial(owner.hint, doubt=True)
             owners.append(owner)
@@ -227,12 +270,26 @@ class Worker:
             stopping.cancel()
             await cancel_and_wait(doing)
 
-    async def _wait_for_stop(self, growing: asyncio.Task[None]) -> None:
-        """Wait until the worker is stopped or a topic has grown. Raises the error of a failed processor."""
+    async def _unless_stopped_with(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """Do the work like ``_unless_stopped``, and return its result; None if the worker is stopped first."""
+        results: list[T] = []
+
+        async def kept() -> None:
+            results.append(await work)
+
+        return results[0] if await self._unless_stopped(kept()) else None
+
+    async def _wait_for_stop(self, growing: asyncio.Task[None], moved: asyncio.Task[None]) -> None:
+        """Wait until the worker is stopped, a topic has grown, or slots were assigned to other groups.
+
+        Raises the error of a failed processor.
+        """
         stopping = asyncio.create_task(self._stopping.wait())
         failures = [self._denied, *(executor.failure for executor in self.executors.values())]
-        waited: set[asyncio.Future[Any]] = {stopping, growing, *failures}
+        waited: set[asyncio.Future[Any]] = {stopping, growing, moved, *failures}
         await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        if moved.done() and not self._stopping.is_set():
+            log.warning("worker %s: slots of its partitions were assigned to other groups", self.name)
         stopping.cancel()
         for failure in failures:
             if failure.done():
@@ -292,12 +349,15 @@ class Worker:
 class UnownedPartitions:
     """The partitions of a processor with ordering "none": each worker reads all of them while its lease lasts."""
 
-    def __init__(self, declared: Processor, executor: ProcessorExecutor, lease: Lease) -> None:
+    def __init__(self, declared: Processor, executor: ProcessorExecutor, groups: WorkerGroups) -> None:
         self._declared = declared
         self._executor = executor
-        self._lease = lease
-        self._unwatch: Callable[[], None] | None = None
-        self._tenure: Tenure | None = None
+        self._unwatch: list[Callable[[], None]] = []
+        self._tenures: dict[Lease, Tenure] = {}
+        self._partitions: dict[Lease, list[int]] = {}
+        for number in range(declared.topic.partitions):
+            lease = groups.of(declared.topic.stream(number)).lease
+            self._partitions.setdefault(lease, []).append(number)
 
     def start(self) -> None:
         loop = asyncio.get_running_loop()
@@ -305,24 +365,25 @@ class UnownedPartitions:
         def changed() -> None:  # in the lease's thread
             loop.call_soon_threadsafe(self._changed)
 
-        self._unwatch = self._lease.watch(changed)
+        self._unwatch = [lease.watch(changed) for lease in self._partitions]
         self._changed()
 
     async def stop(self) -> None:
-        if self._unwatch is not None:
-            self._unwatch()
+        for unwatch in self._unwatch:
+            unwatch()
         await _all(self._executor.released(number) for number in list(self._executor.partitions))
 
     def _changed(self) -> None:
-        tenure = self._lease.tenure
-        if tenure is self._tenure and tenure.held:
-            return
-        for number in list(self._executor.partitions):
-            self._executor.lost(number)
-        if tenure.held:
-            self._tenure = tenure
-            for number in range(self._declared.topic.partitions):
-                self._executor.begin(Claim("", number, tenure, 0, b""))
+        for lease, numbers in self._partitions.items():
+            tenure = lease.tenure
+            if tenure is self._tenures.get(lease) and tenure.held:
+                continue
+            for number in numbers:
+                self._executor.lost(number)
+            if tenure.held:
+                self._tenures[lease] = tenure
+                for number in numbers:
+                    self._executor.begin(Claim("", number, tenure, 0, b""))
 
 
 class _Topics:

@@ -5,7 +5,7 @@ entries and dead letters stay.
 
 Rule 1: never while a worker is alive. Everything is deleted in one transaction that WATCHes the epoch counter, which
         every joining worker increments. Only the keys of ``deduplicate``, of which there may be many, are deleted
-        afterwards.
+        afterwards. If several groups of a cluster have the keys, they are deleted one after the other.
 Rule 2: the counter itself stays. Systems that fence by epoch keep working if an app of the same name is created later.
 """
 
@@ -59,7 +59,7 @@ def find_state(client: Client, app: str) -> AppState:
         for key in client.redis.scan_iter(match=f"{prefix}*", count=PAGE)
     } - {keys.epochs(app)}
     return AppState(
-        alive=sorted(name.removeprefix(lease) for name in names if name.startswith(lease)),
+        alive=sorted({name.removeprefix(lease).partition(":")[0] for name in names if name.startswith(lease)}),
         keys=sorted(name for name in names if not name.startswith((lease, seen))),
         seen=sorted(name for name in names if name.startswith(seen)),
         groups=list(_groups(client, app)),
@@ -68,15 +68,12 @@ def find_state(client: Client, app: str) -> AppState:
 
 def delete(client: Client, app: str) -> AppState:
     """Delete the state of the app; returns what was deleted. Raises AliveError while workers run the app."""
+    if client.several_groups():
+        return _delete_one_by_one(client, app)
     with client.redis.pipeline() as pipe:
         while True:
             pipe.watch(keys.epochs(app))
-            found = find_state(client, app)
-            if found.alive:
-                raise AliveError(
-                    f"app {app!r} is running on workers {', '.join(found.alive[:5])}: stop them first. A"
-                    " worker that was killed counts until its lease has expired"
-                )
+            found = _idle(client, app)
             pipe.multi()
             if found.keys:
                 pipe.delete(*map(_raw, found.keys))
@@ -89,6 +86,30 @@ def delete(client: Client, app: str) -> AppState:
             break
     for at in range(0, len(found.seen), PAGE):
         client.redis.delete(*map(_raw, found.seen[at : at + PAGE]))
+    with suppress(redis.ResponseError, ReplyError, programs.ProgramNamesError):  # such as no permission
+        run(client, programs.remove("apps", app))
+    return found
+
+
+def _idle(client: Client, app: str) -> AppState:
+    """Return the state of an app. Raises AliveError while workers run it."""
+    found = find_state(client, app)
+    if found.alive:
+        raise AliveError(
+            f"app {app!r} is running on workers {', '.join(found.alive[:5])}: stop them first. A"
+            " worker that was killed counts until its lease has expired"
+        )
+    return found
+
+
+def _delete_one_by_one(client: Client, app: str) -> AppState:
+    """Delete the state of an app from several groups of a cluster. A worker that starts meanwhile creates new keys."""
+    found = _idle(client, app)
+    for group in found.groups:
+        client.run(calls.tgroup_destroy(f"{group.topic}:{group.partition}", _raw(group.name)))
+    for names in (found.keys, found.seen):
+        for at in range(0, len(names), PAGE):
+            client.redis.delete(*map(_raw, names[at : at + PAGE]))
     with suppress(redis.ResponseError, ReplyError, programs.ProgramNamesError):  # such as no permission
         run(client, programs.remove("apps", app))
     return found

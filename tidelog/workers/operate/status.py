@@ -22,6 +22,7 @@ from tidelog.operating.throughput import Throughput, measured
 from tidelog.topics import deadletters
 from tidelog.topics.reconcile import known
 from tidelog.transport.call import Call
+from tidelog.transport.slots import hash_tag
 from tidelog.workers import keys
 from tidelog.workers.coordination import declaration, member_document, pauses
 from tidelog.workers.coordination.declaration import AppDeclaration, DeclaredProcessor, declaration_of
@@ -217,7 +218,7 @@ def _partitions(
     name = declared.name
     parked_keys = [pauses.parked_key(app, name, at) for at in part]
     (parked,) = checked((yield [strings.mget(*parked_keys)]))
-    owners = yield from _holders([keys.owner(app, name, at) for at in part])
+    owners = yield from _owners(app, declared, part)
     behind = yield from _behind(declared, topic, part)
     found: list[PartitionStatus] = []
     for at, owner, key, text, (lag, first, pending) in zip(part, owners, parked_keys, parked, behind, strict=True):
@@ -234,6 +235,14 @@ def _partitions(
             info.entries_added if info is not None else 0,
         )]  # fmt: skip
     return found
+
+
+def _owners(app: str, declared: DeclaredProcessor, part: range) -> Steps[list[str | None]]:
+    """Return the worker that owns each partition, or None. In a cluster, the claims have other names."""
+    tags = [hash_tag(declared.stream(at)) for at in part]
+    alone = yield from _holders([keys.owner(app, declared.name, at) for at in part])
+    tagged = yield from _holders([keys.owner(app, declared.name, at, tag) for at, tag in zip(part, tags, strict=True)])
+    return [worker or other for worker, other in zip(tagged, alone, strict=True)]
 
 
 def _behind(

@@ -1,0 +1,357 @@
+"""Workers whose partitions are on two server groups: one lease for each group, and each group is independent."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import signal
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.replication.cluster import cluster
+from tests.replication.clusters import Groups
+from tests.tidelog.workers.workerkit import Order, orders, started, working
+from tests.waiting import eventually, until
+from tidelog import Client
+from tidelog.client.steps import run
+from tidelog.topics import Topic
+from tidelog.transport.slots import slot_of
+from tidelog.workers import App, DeadLetter, Event, Worker
+from tidelog.workers.declare.errors import AppError
+from tidelog.workers.operate import deletion, status
+
+PARTITIONS = 8
+KEYS = [f"key-{number}" for number in range(40)]
+
+
+@pytest.fixture(scope="module")
+def groups() -> Iterator[Groups]:
+    with cluster() as servers:
+        yield Groups(servers)
+
+
+@pytest.fixture
+def client(groups: Groups) -> Iterator[Client]:
+    for node in groups.nodes:
+        node.say("FLUSHALL")
+    with Client(url_of(groups)) as made:
+        yield made
+
+
+def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """A test that runs in an event loop."""
+
+    @functools.wraps(test)
+    def run_it(*args: Any, **options: Any) -> None:
+        asyncio.run(test(*args, **options))
+
+    return run_it
+
+
+def url_of(groups: Groups) -> str:
+    return "redis://" + ",".join(f"127.0.0.1:{node.port}" for node in groups.nodes) + "?socket_timeout=3"
+
+
+class Seen:
+    """What an app has processed."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[str, list[int]] = defaultdict(list)
+
+    def add(self, order: Order) -> None:
+        self.by_key[order.key].append(order.id)
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.by_key.values()))
+
+    @property
+    def ids(self) -> set[int]:
+        """Each record once."""
+        return {each for ids in self.by_key.values() for each in ids}
+
+    def check(self, count: int) -> None:
+        """Every record is there, and those of a key are in order. Records may be repeated, also in order."""
+        first: dict[str, list[int]] = {key: list(dict.fromkeys(ids)) for key, ids in self.by_key.items()}
+        assert sorted(each for ids in first.values() for each in ids) == [*range(count)]
+        assert all(ids == sorted(ids) for ids in first.values())
+
+
+def shop(groups: Groups, name: str = "shop", **options: Any) -> tuple[App, Topic[Any], Seen]:
+    app = App(name, url_of(groups), **{"lease": 3.0, "grace": 5.0, **options})
+    topic, seen = orders(app, PARTITIONS), Seen()
+
+    @app.each(topic)
+    async def bill(order: Order) -> None:
+        seen.add(order)
+
+    return app, topic, seen
+
+
+def records(start: int, count: int) -> list[Order]:
+    return [Order(number, KEYS[number % len(KEYS)]) for number in range(start, start + count)]
+
+
+def test_both_groups_have_partitions() -> None:
+    assert len({slot_of(f"orders:{at}") // 8192 for at in range(PARTITIONS)}) == 2
+
+
+@in_loop
+async def test_the_partitions_of_both_groups(groups: Groups, client: Client) -> None:
+    app, topic, seen = shop(groups)
+    async with working(app, "w1") as worker:
+        await topic.send_many(records(0, 400))
+        await until(lambda: worker.stats["bill"].acknowledged == 400)
+        seen.check(400)
+        assert seen.count == 400
+        for at in range(PARTITIONS):  # each claim is in the slot of its partition, and names the lease of its group
+            node = groups.nodes[slot_of(f"orders:{at}") // 8192]
+            lease, value, _ = node.say("GET", f"app:shop:owner:bill:{{orders:{at}}}").decode().split("|")
+            assert node.say("GET", lease).decode() == value
+        found = await asyncio.to_thread(run, client, status.read_status(app))
+        assert {each.owner for each in found.processors[0].partitions} == {"w1"}
+        assert sum(each.finished for each in found.processors[0].partitions) == 400
+    assert not [key for node in groups.nodes for key in node.say("KEYS", "app:shop:lease:*")]
+    assert len((await asyncio.to_thread(deletion.delete, client, "shop")).groups) == PARTITIONS
+    assert [key for node in groups.nodes for key in node.say("KEYS", "app:shop:*")] == [b"app:shop:epoch"]
+    await topic.close()
+
+
+@in_loop
+async def test_two_workers_share_and_one_takes_over(groups: Groups, client: Client) -> None:
+    (one, topic, seen), (two, _, others) = shop(groups), shop(groups)
+    async with working(one, "w1") as first:
+        async with working(two, "w2") as second:
+            shared = [worker.executors["bill"] for worker in (first, second)]
+            await until(lambda: [len(each.partitions) for each in shared] == [4, 4])
+            await topic.send_many(records(0, 400))
+            await until(lambda: seen.count + others.count == 400)
+        await until(lambda: len(first.executors["bill"].partitions) == PARTITIONS)
+        await topic.send_many(records(400, 400))
+        await until(lambda: first.stats["bill"].acknowledged + second.stats["bill"].acknowledged == 800)
+    both = Seen()
+    for key in KEYS:
+        both.by_key[key] = others.by_key[key] + seen.by_key[key]
+    assert both.count == 800
+    for part in (seen, others):
+        assert all(ids == sorted(ids) for ids in part.by_key.values())
+    await topic.close()
+
+
+@in_loop
+async def test_transactions_stay_on_one_group(groups: Groups, client: Client) -> None:
+    app = App("shop", url_of(groups), lease=3.0, grace=5.0)
+    source = orders(app, PARTITIONS)
+    out = app.topic("{orders:0}out", Order, partition_by="key", partitions=1)
+    home = [key for key in KEYS if slot_of(f"orders:{_partition(source, key)}") // 8192 == slot_of("orders:0") // 8192]
+
+    @app.each(source, transactional=True)
+    async def copy(event: Event[Order]) -> None:
+        if event.record.key in home:
+            await event.send(out, event.record)
+
+    async with working(app) as worker:
+        await source.send_many(records(0, 400))
+        await until(lambda: worker.stats["copy"].acknowledged == 400)
+    copied = [int(entry.pairs[0][1]) for entry in client.trange("{orders:0}out:0", "-", "+")]
+    assert sorted(copied) == [each.id for each in records(0, 400) if each.key in home]
+    await source.close()
+    await out.close()
+
+
+@in_loop
+async def test_a_transaction_with_the_other_group_ends_the_worker(groups: Groups, client: Client) -> None:
+    app = App("shop", url_of(groups), lease=3.0, grace=5.0)
+    source = orders(app, PARTITIONS)
+    out = app.topic("out", Order, partition_by="id", partitions=PARTITIONS)
+
+    @app.each(source, transactional=True, on_error=[DeadLetter()])
+    async def copy(event: Event[Order]) -> None:
+        await event.send(out, event.record)
+
+    await source.send_many(records(0, 40))
+    with pytest.raises(AppError, match=r"transactional, but orders:\d and out:\d are on different groups") as caught:
+        await Worker(app).run(signals=False)
+    assert "same partition key and number of partitions" in str(caught.value)
+    assert not client.redis.exists("orders.dead:0")
+    await source.close()
+    await out.close()
+
+
+def _partition(topic: Topic[Any], key: str) -> int:
+    return topic.partition(Order(0, key))
+
+
+@in_loop
+async def test_dead_letters_of_both_groups(groups: Groups, client: Client) -> None:
+    app = App("shop", url_of(groups), lease=3.0, grace=5.0)
+    topic = orders(app, PARTITIONS)
+
+    @app.each(topic, on_error=[DeadLetter()])
+    async def bill(order: Order) -> None:
+        raise ValueError(order.id)
+
+    async with working(app) as worker:
+        await topic.send_many(records(0, 80))
+        await until(lambda: worker.stats["bill"].acknowledged == 80)
+    letters = client.trange("orders.dead:0", "-", "+")
+    assert sorted(int(dict(each.pairs)[b"id"]) for each in letters) == [*range(80)]
+    await topic.close()
+
+
+@in_loop
+async def test_partitions_without_owners(groups: Groups, client: Client) -> None:
+    app = App("shop", url_of(groups), lease=3.0, grace=5.0)
+    topic, seen = orders(app, PARTITIONS), Seen()
+
+    @app.each(topic, ordering="none", concurrency=8)
+    async def bill(order: Order) -> None:
+        seen.add(order)
+
+    async with working(app) as worker:
+        await topic.send_many(records(0, 400))
+        await until(lambda: worker.stats["bill"].acknowledged == 400)
+    assert (seen.ids, seen.count) == ({*range(400)}, 400)
+    await topic.close()
+
+
+@asynccontextmanager
+async def sending(topic: Topic[Any], sent: list[int]) -> AsyncIterator[None]:
+    """Send records all the time, and count them."""
+    stopping = asyncio.Event()
+
+    async def send() -> None:
+        producer = topic.producer("sender")
+        while not stopping.is_set():
+            await producer.send_many(records(sent[0], 40))
+            sent[0] += 40
+            await asyncio.sleep(0.02)
+
+    task = asyncio.create_task(send())
+    try:
+        yield
+    finally:
+        stopping.set()
+        await task
+
+
+@pytest.mark.parametrize("how", ["kill", "freeze"])
+@in_loop
+async def test_a_leader_that_fails(how: str) -> None:
+    """The partitions of the other group continue meanwhile, and nothing is lost or out of order."""
+    with cluster() as servers:
+        groups = Groups(servers, members=2)
+        app, topic, seen = shop(groups)
+        async with working(app):
+            sent = [0]
+            async with sending(topic, sent):
+                await until(lambda: seen.count >= 200)
+                leader = groups.leader(2)
+                (leader.kill if how == "kill" else leader.freeze)()
+                before = seen.count
+                replica = next(node for node in groups.groups[1].nodes if node is not leader)
+                await until(lambda: groups.groups[1].leader(replica) is not None)
+                mark = sent[0]
+                await until(lambda: sent[0] >= mark + 400 and seen.count > before)
+            await until(lambda: len(seen.ids) == sent[0])
+            seen.check(sent[0])
+            if how == "freeze":
+                leader.thaw()
+        await topic.close()
+
+
+SHOP = """
+import msgspec
+from tidelog.client import Client
+from tidelog.workers import App
+
+class Order(msgspec.Struct):
+    id: int
+    key: str = "k"
+
+app = App("shop", URL, lease=2.0, grace=5.0)
+orders = app.topic("orders", Order, partition_by="key", partitions=64)
+told = Client(URL)
+
+@app.each(orders)
+async def bill(order: Order) -> None:
+    told.tappend("told", {"id": order.id, "key": order.key})
+"""
+
+
+def test_worker_processes_that_are_killed_and_suspended(groups: Groups, client: Client, tmp_path: Path) -> None:
+    topic: Topic[Order] = Topic("orders", Order, partition_by="key", partitions=64, url=url_of(groups))
+    count = 0
+
+    def send() -> None:
+        nonlocal count
+        topic.sync.send_many(records(count, 200))
+        count += 200
+
+    def seen() -> Seen:
+        found = Seen()
+        for page in client.pages("told"):
+            for entry in page:
+                fields = dict(entry.pairs)
+                found.add(Order(int(fields[b"id"]), fields[b"key"].decode()))
+        return found
+
+    def processed() -> bool:
+        return len(seen().ids) == count
+
+    send()
+    url = url_of(groups)
+    with ExitStack() as stack:
+        workers = [stack.enter_context(started(url, tmp_path, SHOP)) for _ in range(3)]
+        eventually(processed, "the workers have begun")
+        send()
+        workers[0].kill()
+        send()
+        eventually(processed, "the others have taken over")
+        workers[1].pause()
+        send()
+        eventually(processed, "the last one has taken over")
+        workers[1].signal(signal.SIGCONT)
+        send()
+        eventually(processed, "both continue")
+        seen().check(count)
+        for worker in workers[1:]:
+            worker.signal(signal.SIGTERM)
+            assert worker.wait() == 0, worker.log
+    eventually(lambda: not client.redis.keys("app:shop:lease:*"), "the leases are released, or have expired")
+    topic.sync.close()
+
+
+@in_loop
+async def test_slots_that_are_assigned_while_a_worker_runs(groups: Groups, client: Client) -> None:
+    """The partition is deleted before its slot is assigned. Its records go on in the other group."""
+    app, topic, seen = shop(groups)
+    moving = next(at for at in range(PARTITIONS) if slot_of(f"orders:{at}") < 8192)
+    slot = str(slot_of(f"orders:{moving}"))
+    async with working(app) as worker:
+        await topic.send_many(records(0, 400))
+        await until(lambda: worker.stats["bill"].acknowledged == 400)
+        deadline = time.monotonic() + 60
+        while True:  # the worker writes the claim, and creates the group, until the slot is assigned
+            client.redis.delete(f"orders:{moving}", f"app:shop:owner:bill:{{orders:{moving}}}")
+            reply = groups.leader(1).say("TCLUSTER", "ASSIGN", slot, "TO", "2")
+            if reply == b"OK":
+                break
+            assert time.monotonic() < deadline, reply
+        groups.agree()
+        await topic.send_many(records(400, 400))
+        await until(lambda: len(seen.ids) == 800)
+        seen.check(800)
+        await until(lambda: groups.leader(2).say("GET", f"app:shop:owner:bill:{{orders:{moving}}}"))
+    client.redis.delete(*[f"orders:{at}" for at in range(PARTITIONS)])
+    for node in groups.nodes:
+        node.say("FLUSHALL")
+    eventually(lambda: groups.leader(2).say("TCLUSTER", "ASSIGN", slot, "TO", "1") == b"OK", "the slot is back")
+    groups.agree()
+    await topic.close()
