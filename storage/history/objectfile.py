@@ -190,7 +190,7 @@ def _footer(tail: bytes, size: int) -> tuple[int, int, int, int]:
         raise CorruptError("a history object is shorter than its footer")
     offset, stored, raw, checksum, own, version, zero, also_zero, end = FOOTER.unpack(tail[-FOOTER.size :])
     if end != END:
-        raise CorruptError("this is no history object, or its end is missing")
+        raise CorruptError("this is not a history object, or its end is missing")
     if own != xxh3_64_intdigest(_CHECKED.pack(offset, stored, raw, checksum, version)):
         raise CorruptError("the footer of a history object is damaged")
     if version != VERSION or zero or also_zero:

@@ -77,7 +77,7 @@ def named_type(name: str) -> pa.DataType:
         return pa.decimal128(int(found[1]), int(found[2]))
     kind = TYPES.get(name.strip().lower())
     if kind is None:
-        raise ValueError(f"{name!r} is no type; the types are {', '.join(TYPES)}, decimal(digits,scale)")
+        raise ValueError(f"{name!r} is not a type; the types are {', '.join(TYPES)}, decimal(digits,scale)")
     return kind
 
 

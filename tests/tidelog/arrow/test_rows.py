@@ -99,7 +99,7 @@ def test_a_schema_replaces_types_and_adds_fields(client: Client, tidelog_server:
     assert to_arrow(tidelog_server.url, "s", schema=exact).to_table().to_pylist() == [
         {"n": 1, "fields": [("n", b"1"), ("price", b"1.005")]}
     ]
-    with pytest.raises(ValueError, match="'number' is no type; the types are int, "):
+    with pytest.raises(ValueError, match="'number' is not a type; the types are int, "):
         client.to_arrow("s", schema={"n": "number"})
     with pytest.raises(ValueError, match="_id always is string"):
         client.to_arrow("s", schema={"_id": "int"})

@@ -71,7 +71,7 @@ def test_long_results_are_cut(sql: Run) -> None:
         (("select 1", "--to", "rows.txt"), "must end with .parquet or .csv"),
         (("select 1", "--json", "--to", "rows.csv"), "use one of them"),
         (("select 1", "--type", "n"), "--type n: write FIELD=TYPE"),
-        (("select * from weather", "--type", "celsius=number"), "'number' is no type"),
+        (("select * from weather", "--type", "celsius=number"), "'number' is not a type"),
         (("select sum(celsius) from weather", "--type", "city=int"), ""),
         (("select city from weather", "--type", "city=int"), "which is no int64: use --type FIELD=string for"),
         (("select * from weather", "--url", "redis://127.0.0.1:1?socket_timeout=1"), "no answer from"),

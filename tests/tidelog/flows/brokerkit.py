@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import AsyncIterator
+from functools import partial
+from operator import contains
 from typing import Any
 
 import pytest
@@ -38,6 +41,17 @@ def writing(kind: str, **options: Any) -> tuple[Flow, Feed]:
 
 def events(*values: Any) -> list[Event]:
     return [Event(value, {"number": str(number)}, number) for number, value in enumerate(values)]
+
+
+async def resent(source: Feed, value: Any, out: Seen) -> None:
+    """Send a value until it arrives: on a busy machine, a request can exceed its time limit."""
+    for attempt in itertools.count():
+        name = f"{value}/{attempt}"
+        source.give(Event(value, None, name))
+        await until(partial(contains, source.outcomes, name))
+        if source.outcomes[name][0] == "ok":
+            break
+    await until(lambda: value in out.values)
 
 
 async def connected(made: RunningFlow) -> None:

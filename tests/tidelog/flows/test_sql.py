@@ -20,7 +20,7 @@ from tidelog.flows import Event, Flow, FlowFileError, op
 from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.connectors.positionfile import load_position
 from tidelog.flows.connectors.sql.columnvalues import plain
-from tidelog.flows.connectors.sql.options import DRIVERS, SqlOptions
+from tidelog.flows.connectors.sql.options import DRIVERS, SqlOptions, parsed
 from tidelog.flows.connectors.sql.rowreader import RowReader
 from tidelog.flows.connectors.sql.statements import Dialect, Statement
 from tidelog.flows.files import read_text
@@ -398,6 +398,13 @@ async def test_a_peer_that_is_no_database(tmp_path: Path) -> None:
     [
         ({"url": "oracle://x"}, "url: it must begin with postgresql://, mysql:// or sqlite:///"),
         ({"url": "postgresql://u:p@ss@h/d"}, "a password with @"),
+        ({"url": "postgresql://u:p@ss%zz@h/d"}, "a password with @"),
+        *(
+            ({"url": f"{kind}://u:{password}@h/d"}, "or % must be escaped")
+            for kind in ("postgresql", "mysql")
+            for password in ("secret%zz", "secret%", "secret%00", "secret/x", "secret?x", "secret#x")
+        ),
+        ({"url": "mysql://h:x/d"}, "it must have a host, a number as its port, and a database"),
         ({"url": "sqlite://"}, "url has no path"),
         ({"table": None}, "table or query is missing"),
         ({"query": "SELECT :x"}, "a source has no value for :x"),
@@ -414,6 +421,12 @@ def test_wrong_options(options: dict[str, Any], text: str) -> None:
         flow.connector("db", "sql", **{"url": "sqlite:///x.db", "table": "t", **options})
     assert text in str(caught.value)
     assert "p@ss" not in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("host", ["[::1]:5432", "a:5432,b:5433", ""])
+def test_hosts_of_postgresql(host: str) -> None:
+    assert parsed(f"postgresql://u:p%40ss@{host}/d?sslmode=verify-full")[0] == "postgresql"
 
 
 def test_check_names_the_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,7 @@ class MqttOptions(BrokerOptions, kw_only=True):
     session: Duration = Duration(3600.0)
     # Source: how long the broker stores messages while the source is not connected. MQTT 3.1.1: without limit, or `0`.
     keepalive: Duration = Duration(30.0)
-    # Interval of signs of life. A silent connection is closed after up to twice this time.
+    # Interval of keep-alive packets. A silent connection is closed after up to twice this time.
 
     def __post_init__(self) -> None:
         super().__post_init__()

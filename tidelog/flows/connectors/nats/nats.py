@@ -256,7 +256,7 @@ class NatsConnector(Source, Sink):
         """Implement Rule 1. Without a connection, this happens after the next one is open."""
         for name in [each for each, missing in self._held.items() if missing <= 0]:
             await self._reply(name, b"+ACK")
-            del self._held[name]
+            self._held.pop(name, None)  # a concurrent call may have acknowledged it as well
 
     async def _reply(self, name: str, text: bytes) -> None:
         if self._connection is None or self._connection.is_closed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from typing import Any, Final, Literal
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -18,6 +19,7 @@ from tidelog.options.units import PositiveDuration
 KINDS: Final = {
     "postgresql": "postgresql", "postgres": "postgresql", "mysql": "mysql", "mariadb": "mysql", "sqlite": "sqlite",
 }  # fmt: skip
+_BAD_ESCAPE: Final = re.compile("%(?:00|(?![0-9a-fA-F]{2}))")
 DRIVERS: Final = {"postgresql": "psycopg", "mysql": "aiomysql", "sqlite": ""}
 
 
@@ -114,8 +116,12 @@ def parsed(text: str) -> tuple[str, SplitResult]:
     kind = KINDS.get(url.scheme.partition("+")[0])  # "postgresql+asyncpg", as SQLAlchemy writes it
     if kind is None or "://" not in text:
         raise ValueError("url: it must begin with postgresql://, mysql:// or sqlite:///")
-    if url.netloc.count("@") > 1 or (kind != "sqlite" and ("#" in text or url.netloc.count(":") > 2)):
-        raise ValueError("url: a password with @, :, / or # must be escaped (%40, %3A, %2F, %23), or use password")
+    user, _, _ = url.netloc.rpartition("@")
+    unescaped = "@" in user + url.path + url.query or "#" in text or user.count(":") > 1
+    if kind != "sqlite" and (unescaped or _BAD_ESCAPE.search(text)):  # libpq would quote the password in its error
+        raise ValueError(
+            "url: a password with @, :, /, ?, # or % must be escaped (%40, %3A, %2F, %3F, %23, %25), or use password"
+        )
     if kind == "mysql":
         _check_mysql(url)
     return kind, url
@@ -127,7 +133,7 @@ def _check_mysql(url: SplitResult) -> None:
     except ValueError:
         known = None
     if known is None or not url.path.strip("/"):
-        raise ValueError("url: it must be mysql://USER:PASSWORD@HOST:PORT/DATABASE")
+        raise ValueError("url: it must have a host, a number as its port, and a database: mysql://HOST:PORT/DATABASE")
     if url.query:
         raise ValueError("url: mysql URLs have no parameters; use the options password and tls")
 
