@@ -9,7 +9,7 @@ import pytest
 
 from tidelog.flows import FlowError, FlowFileError
 from tidelog.flows.connectors.sockets.udp import UdpServerOptions
-from tidelog.flows.files import FlowDocument, read_files, read_flow, read_text
+from tidelog.flows.files import FlowDocument, read_files, read_flow, read_text, restrictions
 from tidelog.options.structs import Problems
 
 
@@ -262,6 +262,37 @@ def test_flows_from_elsewhere_run_no_code_and_open_no_files(given: object) -> No
     found = Problems()
     assert read_flow("x", given, "x", None, found, outside=False) is None
     assert all("not permitted in flows from HTTP" in text for _, text in found.found)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqlite:///shop.db", "SQLite:///shop.db", "sqlite+aiosqlite:///shop.db", "sql\nite:///shop.db",
+        "\x01sqlite:///shop.db", "postgresql:///shop", "postgres://u:p@/shop", "postgresql://%2Frun/shop",
+        "postgresql://h,%2frun/shop", "postgresql://h/shop?host=/run", "postgresql://h/shop?host=a,,b",
+        "postgresql://h/shop?sslkey=/etc/key", "postgresql://h/shop?passfile=/etc/x", "postgresql://h/shop?service=x",
+        "postgresql://:5432/shop", "unix:///run/redis.sock", "\x01unix:///run/redis.sock", "rediss://h?ssl_certfile=/x",
+        "redis://h,unix:///run/redis.sock", "file:///etc/passwd",
+    ],
+)  # fmt: skip
+def test_urls_that_name_local_files(url: str) -> None:
+    assert restrictions.names_file(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:p%40ss@a:5432,[::1]:5433/shop?sslmode=verify-full", "postgresql:///shop?host=h&port=5432",
+        "mysql://u@h/shop", "redis://h:6379/0", "redis+sentinel://a:1,b:2/main", "https://h/file:///x", "http://[",
+    ],
+)  # fmt: skip
+def test_urls_that_name_no_local_files(url: str) -> None:
+    assert not restrictions.names_file(url)
+
+
+def test_credentials_of_nats_are_a_local_file() -> None:
+    found = dict(restrictions.connector("nats", {"subject": "s", "credentials": "/etc/passwd"}))
+    assert "credentials names a local file" in found[".credentials"]
 
 
 def test_an_empty_document() -> None:

@@ -3,12 +3,17 @@ access files.
 
 An option that names a file is recognized by its name (``tls.ca``, ``unixsocket``), or in a URL: a socket's path,
 ``file://``, or a parameter such as ``?ssl_certfile=``. ``--allow-local`` removes the restrictions.
+
+Rule: A URL is split as the connectors split it (``urlsplit``, which ignores line breaks and leading control
+      characters), so that no form of a scheme is missed. Parameters of libpq are refused unless they are known to name
+      no file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from tidelog.transport.access import Access
 
@@ -22,9 +27,15 @@ CONNECTORS: Final = {
 REFUSED: Final = "not permitted in flows from HTTP, unless the process was started with --allow-local"
 _TLS: Final = ("ca", "cert", "key")  # options of ``tls`` that name files
 _URLS: Final = ("url", "urls", "server", "servers")
-_SERVERS: Final = ("redis:", "rediss:", "unix:", "redis+sentinel:", "rediss+sentinel:")
-_LOCAL: Final = ("unix:", "file:", "sqlite:")
-_FILES: Final = ("position",)  # options that name a file which is written
+_LOCAL: Final = ("unix", "file", "sqlite")  # schemes
+_POSTGRES: Final = ("postgresql", "postgres")
+_LIBPQ: Final = frozenset((
+    "application_name", "channel_binding", "client_encoding", "connect_timeout", "dbname", "gssencmode", "host",
+    "hostaddr", "keepalives", "keepalives_count", "keepalives_idle", "keepalives_interval", "load_balance_hosts",
+    "options", "password", "port", "ssl_max_protocol_version", "ssl_min_protocol_version", "sslmode", "sslnegotiation",
+    "target_session_attrs", "tcp_user_timeout", "user",
+))  # fmt: skip
+_FILES: Final = ("position", "credentials")  # options that name a file
 
 
 def operator(kind: Any, given: Any = None) -> str:
@@ -70,12 +81,18 @@ def _files(given: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
 
 def names_file(url: str) -> bool:
     """Return whether a URL names a local file. An invalid URL does not; it is rejected elsewhere."""
-    text = url.strip().lower()
-    if text.startswith(_LOCAL):
-        return True
-    if not text.startswith(_SERVERS):
-        return False
     try:
-        return bool(Access.of(url).files)
+        parts = urlsplit(url.strip())
+        scheme = parts.scheme.partition("+")[0]
+        if scheme in _LOCAL:
+            return True
+        return _libpq_names_file(parts) if scheme in _POSTGRES else bool(Access.of(url).files)
     except ValueError:
         return False
+
+
+def _libpq_names_file(url: SplitResult) -> bool:
+    """Return whether a URL of PostgreSQL names a Unix socket, which is also the default, or another file."""
+    given = dict(parse_qsl(url.query, keep_blank_values=True))
+    hosts = given.get("host", url.netloc.rpartition("@")[2])
+    return not given.keys() <= _LIBPQ or any(unquote(each)[:1] in ("", "/", "@", ":") for each in hosts.split(","))
