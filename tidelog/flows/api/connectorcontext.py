@@ -42,6 +42,7 @@ class SinkEntity(ConnectorEntity, Protocol):
     @property
     def connected_ports(self) -> Collection[str]: ...
     def answer(self, event: Event, status: int, reason: str = "") -> bool: ...
+    def answer_items(self, event: Event, outcomes: Sequence[tuple[int, str]]) -> None: ...
     def respond(self, events: list[Event], port: str) -> None: ...
     def trigger(self, kind: str, detail: str = "") -> None: ...
     def restore(self, kind: str, *, probe: bool = False) -> None: ...
@@ -70,6 +71,11 @@ class ConnectorContext:
         """Settle an event of a ``write`` that returned DEFERRED. Return False if the event was settled before."""
         assert self.sink is not None  # noqa: S101 - only sinks call this
         return self.sink.answer(event, status, reason)
+
+    def answer_items(self, event: Event, outcomes: Sequence[tuple[int, str]]) -> None:
+        """Settle an event that was composed of several, with a status and a reason for each."""
+        assert self.sink is not None  # noqa: S101 - only sinks call this
+        self.sink.answer_items(event, outcomes)
 
     def respond(self, events: Sequence[Event], port: str = "out") -> None:
         """Emit events of the sink, such as responses, on a port, if the port is connected."""

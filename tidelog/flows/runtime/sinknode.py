@@ -232,9 +232,9 @@ class SinkNode(FlowNode):
             elif outcome and isinstance(outcome[0], int):
                 self.answer(event, outcome[0], str(outcome[1]))
             else:
-                self._settle_items(event, outcome)  # type: ignore[arg-type] # pairs are handled above
+                self.answer_items(event, outcome)  # type: ignore[arg-type] # pairs are handled above
 
-    def _settle_items(self, event: Event, outcomes: Sequence[tuple[int, str]]) -> None:
+    def answer_items(self, event: Event, outcomes: Sequence[tuple[int, str]]) -> None:
         worst = max(outcomes, default=(OK, ""))
         for status, _ in outcomes:
             _check_status(status)
@@ -250,6 +250,7 @@ class SinkNode(FlowNode):
             event.token.settle(*worst)
         if worst[0] != OK:
             self.error_text = worst[1]
+        self.wake()
 
     def answer(self, event: Event, status: int, reason: str = "") -> bool:
         _check_status(status)

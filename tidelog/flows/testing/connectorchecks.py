@@ -63,6 +63,9 @@ class _Entity:
         self.changed.set()
         return first
 
+    def answer_items(self, event: Event, outcomes: Sequence[tuple[int, str]]) -> None:
+        self.answer(event, max(outcomes)[0])
+
     def wake(self) -> None:
         self.changed.set()
 

@@ -4,6 +4,7 @@
     408, 425, 429, 5xx         retry    Retry-After delays all requests
     401, 403, 407              retry    an outage: the credentials are wrong. If the server accepts other events
                                         meanwhile, only this event is denied: it is rejected at the third attempt
+    413                        a batch is halved, down to the member that is too large
     all others                 reject
     no response, unreachable   retry
 
@@ -26,6 +27,7 @@ from tidelog.flows.api.errors import RejectError, RetryError
 from tidelog.flows.api.event import Event, EventPredicate, extract
 from tidelog.flows.api.tokens import OK, REJECT, RETRY
 from tidelog.flows.codecs.base import codec
+from tidelog.flows.connectors.batchmembers import members
 from tidelog.flows.connectors.destinations import header_template, url_template
 from tidelog.flows.connectors.http.options import StatusCodeOptions, content_type
 from tidelog.flows.connectors.http.requests import (
@@ -100,6 +102,10 @@ class RequestTarget:
         return URL(self._base + self._rest.fill(event), encoded=True)
 
 
+class _TooLargeError(Exception):
+    """The server does not accept a batch of this size."""
+
+
 class HttpClient(HttpRequestSink):
     """Sends one request for each event."""
 
@@ -151,17 +157,35 @@ class HttpClient(HttpRequestSink):
 
     async def _send(self, event: Event, began: float) -> None:
         try:
-            status, reason = await self._outcome(event, began)
-        except RejectError as error:
-            status, reason = REJECT, str(error)
-        except RetryError as error:
-            status, reason = RETRY, str(error)
-            self.limit.bad(began, reason)
-        except Exception as error:  # noqa: BLE001 - no error may lose the event
-            status, reason = RETRY, f"{type(error).__name__}: {error}"
+            outcomes = await self._outcomes(event, began)
         finally:
             self.limit.end()
-        self.context.answer(event, status, reason)
+        if len(outcomes) == 1:
+            self.context.answer(event, *outcomes[0])
+        else:
+            self.context.answer_items(event, outcomes)
+
+    async def _outcomes(self, event: Event, began: float) -> list[tuple[int, str]]:
+        """Return the outcome of an event, or after 413 the outcomes of all members of a batch."""
+        try:
+            return [await self._outcome(event, began)]
+        except _TooLargeError:
+            middle = len(event.value) // 2
+            found: list[tuple[int, str]] = []
+            self.context.count("halved")
+            for values in (event.value[:middle], event.value[middle:]):
+                part = Event(values, event.meta, event.id, ingest_ns=event.ingest_ns)
+                part.token, part.attempt = event.token, event.attempt
+                outcomes = await self._outcomes(part, asyncio.get_running_loop().time())
+                found += outcomes if len(outcomes) == len(values) else outcomes * len(values)
+            return found
+        except RejectError as error:
+            return [(REJECT, str(error))]
+        except RetryError as error:
+            self.limit.bad(began, str(error))
+            return [(RETRY, str(error))]
+        except Exception as error:  # noqa: BLE001 - no error may lose the event
+            return [(RETRY, f"{type(error).__name__}: {error}")]
 
     async def _outcome(self, event: Event, began: float) -> tuple[int, str]:
         url = self._target.url(event)
@@ -174,6 +198,9 @@ class HttpClient(HttpRequestSink):
         if answer.status in self._denied:
             return self._refused(event, answer, began)
         status = self._means.get(answer.status, REJECT)
+        if answer.status == 413 and status == REJECT and len(members(event) or ()) > 1:
+            self.limit.good(began)
+            raise _TooLargeError
         if status == RETRY:
             self.limit.bad(began, answer.excerpt, retry_after(answer.headers))
         else:

@@ -27,7 +27,8 @@ from tidelog.flows.api.connectoroptions import ConnectorOptions
 from tidelog.flows.api.errors import RejectError, RetryError
 from tidelog.flows.connectors.destinations import is_bad_header
 from tidelog.flows.connectors.http.concurrency import ConcurrencyLimit
-from tidelog.flows.connectors.http.options import HttpAuth
+from tidelog.flows.connectors.http.oauth2 import ClientAuth, OAuth2Token
+from tidelog.flows.connectors.http.proxies import HttpProxy, proxy_for, proxy_of
 from tidelog.flows.connectors.tls import ClientTlsOptions
 from tidelog.operating.redaction import redacted
 from tidelog.options.limits import AtLeastOne
@@ -39,9 +40,11 @@ CHUNK = 1 << 16  # bytes of a response that are read at a time
 class HttpRequestOptions(ConnectorOptions, kw_only=True):
     """Options of connectors that send requests."""
 
-    auth: HttpAuth | None = None  # The credentials, see above. `null`: none.
+    auth: ClientAuth | None = None  # The credentials, see above. `null`: none.
     tls: ClientTlsOptions | None = None
     # TLS settings for `https`, see above. `null`: the system's certificate authorities.
+    proxy: str = "environment"
+    # The proxy: `environment` (`HTTP_PROXY`, `HTTPS_PROXY`, `NO_PROXY`), `none`, or a URL.
     headers: dict[str, str] = msgspec.field(default_factory=dict)
     # Headers of each request. In `http_client`, their values are [templates](#templates).
     concurrency: AtLeastOne = 4  # Maximum number of requests in flight.
@@ -57,6 +60,13 @@ class HttpRequestOptions(ConnectorOptions, kw_only=True):
         for name, value in self.headers.items():
             if not name or any(each <= " " or each == ":" or each > "~" for each in name) or is_bad_header(value):
                 raise ValueError(f"headers: {name!r} can't be a header, or its value can't")
+        if self.proxy not in ("environment", "none"):
+            proxy_of(self.proxy)
+        if self.auth is not None and self.auth.oauth2 is not None:
+            try:
+                check_url(self.auth.oauth2.token_url, None)
+            except ValueError as error:
+                raise ValueError(f"auth: oauth2: {error}") from None
 
 
 def check_url(text: str, tls: ClientTlsOptions | None, schemes: tuple[str, str] = ("http", "https")) -> URL:
@@ -100,6 +110,10 @@ class HttpRequestSink(Sink):
         self._common = options
         self._session: aiohttp.ClientSession | None = None
         self._ssl: ssl.SSLContext | bool = True
+        self._proxies: dict[URL, HttpProxy | None] = {}  # by the origin of a server
+        self._token: OAuth2Token | None = None
+        if options.auth is not None and options.auth.oauth2 is not None:
+            self._token = OAuth2Token(options.auth.oauth2, self._post)
         self._looking: asyncio.Task[None] | None = None
         self._shut = False  # closed by the runtime
         self.limit = ConcurrencyLimit(options.concurrency, options.target_latency, self._limit_changed)
@@ -111,8 +125,11 @@ class HttpRequestSink(Sink):
         self._shut = False
         if options.tls is not None:
             self._ssl = await asyncio.to_thread(options.tls.context)
+        self._proxies = {each.origin(): proxy_for(each, options.proxy) for each in self._urls}
         await self.reach()
-        headers = {} if options.auth is None else {"Authorization": options.auth.header}
+        headers = {}
+        if options.auth is not None and options.auth.oauth2 is None:
+            headers["Authorization"] = options.auth.header
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, ssl=self._ssl),
             timeout=aiohttp.ClientTimeout(total=options.request_timeout, sock_connect=options.connect_timeout),
@@ -144,7 +161,10 @@ class HttpRequestSink(Sink):
         raise problem
 
     async def _open(self, url: URL) -> None:
+        proxy = self._proxies.get(url.origin())
         context: ssl.SSLContext | bool | None = self._ssl if url.scheme in ("https", "wss") else None
+        if proxy is not None:
+            url, context = proxy.url, True if proxy.url.scheme == "https" else None
         try:
             async with asyncio.timeout(self._common.connect_timeout):
                 _, writer = await asyncio.open_connection(url.host, url.port, ssl=context)
@@ -182,17 +202,41 @@ class HttpRequestSink(Sink):
 
     # -- requests --------------------------------------------------------------------------------------------
     async def call(self, method: str, url: URL, body: bytes | None, headers: Mapping[str, str]) -> HttpResponse:
-        """Send a request and return the response.
+        """Send a request and return the response. A rejected access token is renewed once.
 
         Raises RejectError if the request is not valid, and RetryError if there is no response.
         """
+        if self._token is None:
+            return await self._exchange(method, url, body, headers)
+        authorization = await self._token.header()
+        answer = await self._exchange(method, url, body, {**headers, "Authorization": authorization})
+        if answer.status != 401:
+            return answer
+        self._token.rejected(authorization)
+        self.context.count("renewed")
+        return await self._exchange(method, url, body, {**headers, "Authorization": await self._token.header()})
+
+    async def _post(self, url: str, body: bytes, headers: Mapping[str, str]) -> tuple[int, bytes]:
+        """Send a request to the token endpoint."""
+        answer = await self._exchange("POST", URL(url, encoded=True), body, headers)
+        return answer.status, answer.body or b""
+
+    async def _exchange(self, method: str, url: URL, body: bytes | None, headers: Mapping[str, str]) -> HttpResponse:
         session = self._session
         if session is None:
             raise RetryError("not connected")
+        origin = url.origin()
+        if origin not in self._proxies:  # of the token endpoint
+            self._proxies[origin] = proxy_for(origin, self._common.proxy)
+        proxy = self._proxies[origin]
+        to_proxy = {} if proxy is None or proxy.header is None else {"Proxy-Authorization": proxy.header}
+        if url.scheme == "http":  # there is no tunnel
+            headers = {**headers, **to_proxy}
         try:
             async with session.request(
-                method, url, data=body, headers=headers, allow_redirects=False, ssl=self._ssl
-            ) as response:
+                method, url, data=body, headers=headers, allow_redirects=False, ssl=self._ssl,
+                proxy=None if proxy is None else proxy.url, proxy_headers=to_proxy,
+            ) as response:  # fmt: skip
                 found = {name.lower(): value for name, value in response.headers.items()}
                 return HttpResponse(response.status, found, await self._read(response))
         except TimeoutError as error:
