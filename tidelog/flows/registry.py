@@ -47,6 +47,7 @@ CONNECTORS: Final[dict[str, str]] = {  # type: module:class
     "sql_query": "tidelog.flows.connectors.sql.query:SqlQuerySink",
     "syslog": "tidelog.flows.connectors.syslog.syslog:SyslogConnector",
     "object_store": "tidelog.flows.connectors.objects.objectstore:ObjectStoreConnector",
+    "otlp": "tidelog.flows.connectors.otlp.otlp:OtlpSource",
     "cron": "tidelog.flows.connectors.builtin.cron:CronSource",
     "exit": "tidelog.flows.connectors.builtin.exit:ExitSink",
 }
@@ -83,6 +84,8 @@ EXTRAS: Final = {  # package: the smallest extra that has it, if this is not ``f
     "aiokafka": "flows-all", "cramjam": "flows-all", "datasketches": "flows-all", "lz4": "flows-all",
     "nats": "flows-nats", "nkeys": "flows-nats", "aiomqtt": "flows-mqtt", "paho": "flows-mqtt",
     "fsspec": "flows-objects", "pyarrow": "flows-objects",
+    "google": "flows-otlp", "google.protobuf": "flows-otlp", "opentelemetry": "flows-otlp",
+    "opentelemetry.proto": "flows-otlp",
     "aiomysql": "flows-sql", "psycopg": "flows-sql", "pymysql": "flows-sql",
 }  # fmt: skip
 

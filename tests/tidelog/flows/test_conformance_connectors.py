@@ -324,6 +324,24 @@ def http_server(_: Peers) -> None:
     check_source(made("http_server", port=0), produce=send, redelivers=False)
 
 
+@checks("otlp")
+def otlp(_: Peers) -> None:
+    pytest.importorskip("opentelemetry.proto", reason="it needs tidelog[flows-otlp]")
+    tasks: list[asyncio.Future[None]] = []
+
+    async def send(source: Source, count: int) -> None:
+        async def post() -> None:
+            record = {"resourceLogs": [{"scopeLogs": [{"logRecords": [{"body": {"stringValue": "a"}}]}]}]}
+            async with aiohttp.ClientSession() as session, session.post(f"{url}v1/logs", json=record) as response:
+                assert response.status in (200, 503)
+
+        url = cast("Any", source).context.described["url"]
+        tasks.extend(asyncio.ensure_future(post()) for _ in range(count))
+        await until(lambda: cast("Any", source).stored == count or all(each.done() for each in tasks))
+
+    check_source(made("otlp", port=0), produce=send, redelivers=False)
+
+
 @checks("websocket_client")
 def websocket_client(_: Peers) -> None:
     peer = HttpPeer()

@@ -31,6 +31,7 @@ COMMON = "".join(
     TEXT[TEXT.index(f"## {title}") :].partition("\n## ")[0]
     for title in ("Options of connectors that carry bytes", "Connectors over HTTP", "Databases", "Message brokers")
 )
+BASES = {"tcp_server": "tcp_client", "otlp": "http_server"}  # whose options a connector has as well
 EXAMPLES = re.findall(r"^```yaml\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 
 
@@ -41,7 +42,7 @@ def _names(kind: Any) -> set[str]:
 @pytest.mark.parametrize("name", registry.CONNECTORS)
 def test_every_option_is_described(name: str) -> None:
     kind = registry.connector(name).Options
-    section = SECTIONS[name] + (SECTIONS["tcp_client"] if name == "tcp_server" else "")
+    section = SECTIONS[name] + SECTIONS.get(BASES.get(name, ""), "")
     described = set(re.findall(r"`(\w+)`", section)) | set(re.findall(r"^\| `(\w+)`", COMMON, re.MULTILINE))
     assert _names(kind) - _names(ConnectorOptions) <= described
 

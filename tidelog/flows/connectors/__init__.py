@@ -21,6 +21,7 @@
     mqtt           topics of an MQTT broker
     nats           subjects of NATS, and streams of JetStream
     objects        objects in S3, Google Cloud Storage, Azure, and directories
+    otlp           logs and metrics of OpenTelemetry
     sql            tables and queries of PostgreSQL, MySQL, and SQLite
     syslog         messages of syslog
     elastic        the bulk API of Elasticsearch and OpenSearch

@@ -10,7 +10,7 @@ import logging
 import secrets
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import msgspec
 from aiohttp import web
@@ -77,6 +77,7 @@ class PendingRequest:
         self.left = 0  # unsettled events
         self.sent = False  # at least one event was pulled
         self.worst = (OK, "")
+        self.rejected = 0  # events
         self.response: web.Response | None = None  # from the flow
         self.accepted = False  # answer when all events were pulled
         self.at_once = False  # send the response as soon as it arrives, settled or not
@@ -91,7 +92,7 @@ class HttpServer(ListeningConnector):
 
     type = "http_server"
     scheme = "http"
-    Options = HttpServerOptions
+    Options: ClassVar[Any] = HttpServerOptions
 
     @classmethod
     def option_errors(cls, options: HttpServerOptions, *, source: bool) -> list[str]:
@@ -230,7 +231,7 @@ class HttpServer(ListeningConnector):
         try:
             span = zip(*tracecontext.current(), strict=True)  # of an instrumentation of aiohttp
             meta = {"request": waiting.ident, "method": request.method, **self.meta(request), **dict(span)}
-            events = self._events(body, meta)
+            events = await self._events(body, meta)
         except ValueError as error:
             return error_response(400, str(error))
         if len(events) > options.max_messages:
@@ -261,7 +262,7 @@ class HttpServer(ListeningConnector):
                 waiting.events = []
             waiting.answered.cancel()
 
-    def _events(self, body: bytes, meta: dict[str, Any]) -> list[Event]:
+    async def _events(self, body: bytes, meta: dict[str, Any]) -> list[Event]:
         if not body:
             return [Event(None, meta)]
         reader = PayloadReader(self._options)
@@ -310,6 +311,7 @@ class HttpServer(ListeningConnector):
             if waiting is None:
                 continue
             waiting.left -= 1
+            waiting.rejected += token.status == REJECT
             if token.status > waiting.worst[0]:
                 waiting.worst = (token.status, token.reason)
             if not waiting.left:
