@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
 import redis
 
-from tests.tidelog.cluster.running import READY, RunningCluster, running_cluster, seconds
+from tests.tidelog.cluster.running import PROGRAM, READY, RunningCluster, running_cluster, seconds
 from tests.waiting import eventually
+from tidelog.serverprogram import server_environment
 
 
 def test_start_and_stop(tmp_path: Path) -> None:
@@ -71,6 +73,25 @@ def test_settings_are_not_in_the_list_of_processes(tmp_path: Path) -> None:
         os.kill(cluster.pid("1a"), signal.SIGKILL)
         eventually(lambda: "member 1a runs again" in cluster.output)
         assert b"secret" not in Path(f"/proc/{cluster.pid('1a')}/cmdline").read_bytes()
+
+
+def test_members_are_started_again_when_nobody_reads_the_output(tmp_path: Path) -> None:
+    cluster = RunningCluster(tmp_path)
+    words = ["up", "--dir", str(cluster.directory), "--port", str(cluster.port), "--groups", "1"]
+    cluster.process = subprocess.Popen(
+        [*PROGRAM, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        env=server_environment(),
+    )  # fmt: skip
+    try:
+        assert cluster.process.stdout is not None
+        with cluster.process.stdout as output:
+            assert any(READY.encode() in line for line in output)
+        before = cluster.pid("1a")
+        os.kill(before, signal.SIGKILL)
+        eventually(lambda: cluster.pid("1a") not in (0, before) and cluster.answers("1a"))
+        assert not cluster.ended
+    finally:
+        cluster.kill()
 
 
 def test_down_without_a_supervisor_and_with_a_suspended_member(tmp_path: Path) -> None:
