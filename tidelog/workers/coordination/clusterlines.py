@@ -27,6 +27,7 @@ from tidelog.transport.access import Access
 from tidelog.transport.asyncconnection import AsyncConnection, LostError, connect
 from tidelog.transport.backoff import Delays
 from tidelog.transport.call import Call, plain, read_outcome
+from tidelog.transport.cancellation import in_own_task
 from tidelog.transport.clusterpools import AsyncClusterPools, denied
 from tidelog.transport.errors import is_denied, is_temporary, message_of
 from tidelog.transport.lookup import url_of
@@ -64,7 +65,7 @@ class RoutedChannel(AsyncConnection):
 
     def send(self, calls: Sequence[Call[Any]]) -> asyncio.Future[list[Any]]:
         """See ``AsyncConnection.send``. Cancelling the future closes the connections that it uses."""
-        return asyncio.ensure_future(self._send(calls))
+        return in_own_task(self._send(calls))
 
     async def _send(self, calls: Sequence[Call[Any]]) -> list[Any]:
         if self.lost is not None:
@@ -106,7 +107,7 @@ class ClusterConnector(WorkerConnector):
         """See ``WorkerConnector.connect``."""
 
         async def reload() -> AsyncConnection:
-            await self.pools.reload()
+            await in_own_task(self.pools.reload())
             self._compare()
             return RoutedChannel(self.access.places, self.pools)
 
@@ -149,7 +150,7 @@ class ClusterConnector(WorkerConnector):
         names = list(dict.fromkeys(streams))
 
         async def owners() -> list[MemberAddress]:
-            await self.pools.reload()
+            await in_own_task(self.pools.reload())
             return [self.pools.routes.owner(name) for name in names]
 
         found = await self.attempts(owners)
@@ -202,7 +203,7 @@ class GroupConnector(WorkerConnector):
         cluster = self._cluster
 
         async def attempt() -> AsyncConnection:
-            await cluster.pools.reload()
+            await in_own_task(cluster.pools.reload())
             cluster._compare()
             member = self.leader
             if member is None:
@@ -229,10 +230,6 @@ class GroupConnector(WorkerConnector):
         """The leader of this group, as far as it is known: that of most streams, since some may have been moved."""
         found = Counter(filter(None, map(self._cluster.leader_of, self.streams)))
         return found.most_common(1)[0][0] if found else None
-
-    def has(self, stream: str) -> bool:
-        """Return whether this group still has a stream, as far as it is known."""
-        return self._cluster.leader_of(stream) == self.leader
 
     def refused(self, channel: AsyncConnection) -> None:
         """See ``WorkerConnector.refused``."""

@@ -14,7 +14,7 @@ Rule 1: the key of a group's lease has a hash tag with a slot of this group. Cla
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Final
 
@@ -53,9 +53,9 @@ class WorkerGroups:
         """Return whether one transaction can change both streams."""
         return True
 
-    def is_lost(self, stream: str) -> bool:  # noqa: ARG002
-        """Return whether a stream's slot was assigned to another group."""
-        return False
+    def lost(self, stream_of: Callable[[int], str], partitions: Sequence[int]) -> list[int]:  # noqa: ARG002
+        """Return the partitions whose slots were assigned to another group."""
+        return []
 
     async def start(self) -> None:
         """Start renewing the leases."""
@@ -97,9 +97,15 @@ class ClusterGroups(WorkerGroups):
         """See ``WorkerGroups.together``."""
         return self._cluster.leader_of(stream) == self._cluster.leader_of(other)
 
-    def is_lost(self, stream: str) -> bool:
-        """See ``WorkerGroups.is_lost``."""
-        return not self._connectors[self._cluster.group_of(stream)].has(stream)
+    def lost(self, stream_of: Callable[[int], str], partitions: Sequence[int]) -> list[int]:
+        """See ``WorkerGroups.lost``."""
+        leaders = [each.leader for each in self._connectors]
+        streams = {at: stream_of(at) for at in partitions}
+        return [
+            at
+            for at, stream in streams.items()
+            if self._cluster.leader_of(stream) != leaders[self._cluster.group_of(stream)]
+        ]
 
     async def start(self) -> None:
         """See ``WorkerGroups.start``."""

@@ -368,9 +368,8 @@ class ProcessorExecutor:
 
     def drop_moved(self) -> None:
         """Drop the partitions whose slots were assigned to another group: nothing can be acknowledged here."""
-        for number in [*self.partitions]:
-            if self._groups.is_lost(self.declared.topic.stream(number)):
-                self.lost(number)
+        for number in self._groups.lost(self.declared.topic.stream, [*self.partitions]):
+            self.lost(number)
 
     def _touchable(self) -> list[Buffer]:
         return [partition.buffer for partition in self.partitions.values() if partition.held]
