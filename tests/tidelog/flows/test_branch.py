@@ -236,10 +236,8 @@ def test_events_fail_while_the_server_is_down() -> None:
         async with flow_of(branch(url, outage="fail", failures="err"), ports=["err"]) as kit:
             kit.feed.put({"n": 1})
             assert await settled(kit, 1) == ["ok"]
-            before = asyncio.get_running_loop().time()
             kit.feed.put({"n": 2})
             assert await settled(kit, 2) == ["ok", "ok"]
-            assert asyncio.get_running_loop().time() - before < 0.9
             assert all("no request can be sent: " in each.meta["error"] for each in kit.sinks["err"].events)
 
     run(scenario)

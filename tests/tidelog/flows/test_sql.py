@@ -327,11 +327,11 @@ async def test_a_flow_ends_soon_while_the_server_is_stopped(server: SqlPeer) -> 
         with server.server.stopped():
             source.give(Event(order(2), None, "late"))
             await until(lambda: made.graph.sinks["db"].in_flight)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 await made.stop()
     flow, source = sink(server, request_timeout="30s")
     with server.server.stopped():
-        async with asyncio.timeout(5), running(flow):
+        async with asyncio.timeout(20), running(flow):
             await asyncio.sleep(0.05)  # it connects
     await asyncio.to_thread(server.server.wait)
 

@@ -3,6 +3,7 @@
     grammar       parses an expression
     nodes         compiles what the grammar adds to JMESPath
     calls         compiles the calls of functions
+    packagecalls  compiles the calls of functions of the package ``jmespath``
     declare       ``@function``, the kinds of arguments, limits
     catalog       all functions by name
     ambient       the clock and the random numbers

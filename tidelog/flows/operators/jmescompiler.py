@@ -19,7 +19,7 @@ import operator
 from collections.abc import Callable
 from typing import Any, Final
 
-from jmespath import functions, visitor
+from jmespath import visitor
 from jmespath.exceptions import JMESPathError
 
 from tidelog.flows.api.event import copied
@@ -28,14 +28,12 @@ from tidelog.flows.expressions.calls import Run as Run
 from tidelog.flows.expressions.calls import call
 from tidelog.flows.expressions.catalog import FUNCTIONS
 from tidelog.flows.expressions.grammar import Node, parse
-from tidelog.options.structs import nearest
+from tidelog.flows.expressions.packagecalls import package_call
 
 LONGEST: Final = 10_000  # maximum number of characters in an expression
 
 _NO_VARIABLES: Final[nodes.Scope] = {}
 _NUMBERS: Final[frozenset[type]] = frozenset((int, float))
-_STRINGS: Final[frozenset[type]] = frozenset((str,))
-_functions: Final[Any] = functions.Functions()
 _interpreter: Final[Any] = visitor.TreeInterpreter()
 _equals: Final[Callable[[Any, Any], bool]] = visitor._equals  # type: ignore[attr-defined]
 _comparable: Final[Callable[[Any], bool]] = visitor._is_comparable  # type: ignore[attr-defined]
@@ -43,16 +41,6 @@ _is_number: Final[Callable[[Any], bool]] = visitor._is_actual_number  # type: ig
 _ORDER: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "lt": operator.lt, "gt": operator.gt, "lte": operator.le, "gte": operator.ge,
 }  # fmt: skip
-
-
-class _Expression:
-    """The value of ``&expression`` for a function. The package requires this class name."""
-
-    def __init__(self, run: Run) -> None:
-        self.expression = run
-
-    def visit(self, run: Run, value: Any) -> Any:
-        return run(value)
 
 
 def expression(text: str, what: str = "the expression", variables: nodes.Scope = _NO_VARIABLES) -> Run:
@@ -357,70 +345,8 @@ def _object(node: Node) -> Run:
 
 # -- functions -------------------------------------------------------------------------------------------------
 def _function(node: Node) -> Run:
-    name = node["value"]
-    if name in FUNCTIONS:
-        return call(FUNCTIONS[name], node, _compiled)
-    entry = _functions.FUNCTION_TABLE.get(name)
-    if entry is None:
-        known = sorted([*_functions.FUNCTION_TABLE, *FUNCTIONS], key=lambda each: each[:1] != name[:1])
-        raise ValueError(f"there is no function {name}(); {nearest(name, known)}")
-    signature = entry["signature"]
-    children = node["children"]
-    variadic = bool(signature and signature[-1].get("variadic"))
-    if len(children) < len(signature) or (len(children) > len(signature) and not variadic):
-        least = "at least " if variadic else ""
-        raise ValueError(f"{name}() takes {least}{len(signature)} arguments, not {len(children)}")
-    runs: list[Run] = []
-    for place, each in enumerate(children):
-        types = signature[min(place, len(signature) - 1)]["types"]
-        if each["type"] == "expref":
-            if "expref" not in types:
-                raise ValueError(f"argument {place + 1} of {name}() can't be an &expression")
-            runs.append(_constant(_Expression(_compiled(each["children"][0]))))
-        else:
-            runs.append(_compiled(each))
-    work = entry["function"]
-    checks = [(place, _checker(each["types"], name)) for place, each in enumerate(signature) if each["types"]]
-    if len(runs) == 1:
-        one = runs[0]
-        check = checks[0][1] if checks else None
-
-        def call_one(value: Any) -> Any:
-            argument = one(value)
-            if check is not None:
-                check(argument)
-            return work(_functions, argument)
-
-        return call_one
-
-    def call_all(value: Any) -> Any:
-        arguments = [run(value) for run in runs]
-        for place, check in checks:
-            check(arguments[place])
-        return work(_functions, *arguments)
-
-    return call_all
-
-
-def _checker(types: list[str], name: str) -> Callable[[Any], None]:
-    """Return a check of one argument's type: common types here, others and all errors by the package."""
-    plain = frozenset(kind for each in types if "-" not in each for kind in functions.REVERSE_TYPES_MAP[each])
-    slow = _functions._type_check_single
-
-    numbers = _NUMBERS if "array-number" in types else frozenset()
-    strings = _STRINGS if "array-string" in types else frozenset()
-    lists = bool(numbers or strings)
-
-    def check(argument: Any) -> None:
-        if type(argument).__name__ in plain:
-            return
-        if lists and type(argument) is list:
-            kinds = set(map(type, argument))
-            if kinds <= numbers or kinds <= strings:
-                return
-        slow(argument, types, name)
-
-    return check
+    function = FUNCTIONS.get(node["value"])
+    return package_call(node, _compiled) if function is None else call(function, node, _compiled)
 
 
 def _no_expref(node: Node) -> Run:  # noqa: ARG001 - all compilers have an argument
