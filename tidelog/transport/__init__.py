@@ -15,6 +15,7 @@ In reading order:
     pools            redis-py's connections, to one server or to the leader of several
     slots            clusters of several groups: the slots of keys, and the leader of each slot
     keyspecs         which arguments of a command are keys
+    divided          the parts of a call for several members, and the reply of all parts
     routing          divides requests by member, and follows redirections
     clusterpools     one pool for each member of such a cluster
     groupleaders     the leaders of such a cluster, for a ``LeaderConnection``

@@ -16,7 +16,7 @@ Rule 5: readers of streams (XREAD, TWAIT) with streams of several members are se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from redis.exceptions import AskError, ClusterDownError, ExecAbortError, MasterD
 
 from tidelog.transport.backoff import Backoff
 from tidelog.transport.call import Call, Value
+from tidelog.transport.divided import merged, part_of
 from tidelog.transport.errors import CrossGroupError
 from tidelog.transport.keyspecs import CommandKeys, CommandTable, FoundKeys
 from tidelog.transport.rawcalls import LOST
@@ -243,7 +244,7 @@ class _Request:
             raise CrossGroupError(f"{error}. If it blocks, send it alone") if command.divisible else error
         self.race = blocks and len(divided) > 1
         return [
-            _Unit(unit.at, [_part(unit.calls[0], found, positions)], tuple(positions), member)
+            _Unit(unit.at, [part_of(unit.calls[0], found, positions)], tuple(positions), member)
             for member, positions in divided.items()
         ]
 
@@ -336,7 +337,7 @@ class _Request:
         """Return a reply, or an error, for each call."""
         for at, parts in self.parts.items():
             command = self.routes.table.of(self.calls[at].args)
-            self.replies[at] = _merged(command, parts)
+            self.replies[at] = merged(command, [(part.keys or (), part.reply) for part in parts])
         return self.replies
 
 
@@ -421,57 +422,6 @@ def _distribute(units: Sequence[_Unit], replies: Sequence[Any]) -> None:
         size = len(unit.calls)
         unit.reply = replies[at] if size == 1 else replies[at : at + size]
         at += size
-
-
-def _part(call: Call[Any], found: FoundKeys, positions: Sequence[int]) -> Call[Any]:
-    """Return the call with some of its keys only."""
-    args = call.args
-    own = sorted(word for position in positions for word in found.words(position))
-    every = {word for position in found.at for word in found.words(position)}
-    first, last = min(every), max(every)
-    kept = (*args[:first], *(args[word] for word in own), *args[last + 1 :])
-    return Call(kept, call.read, call.block)
-
-
-def _merged(command: CommandKeys | None, parts: Sequence[_Unit]) -> Any:
-    """Return the reply of a call from those of its parts."""
-    replies = [part.reply for part in parts]
-    failed = next((reply for reply in replies if isinstance(reply, Exception)), None)
-    if failed is not None or command is None:
-        return failed
-    merge = _MERGES.get(command.response)
-    if merge is not None:
-        return merge(replies)
-    if command.request == "multi_shard":  # MGET: one value for each key
-        values = {at: value for part in parts for at, value in zip(part.keys or (), part.reply, strict=True)}
-        return [values[at] for at in sorted(values)]
-    return _joined(replies)
-
-
-def _joined(replies: Sequence[Any]) -> Any:
-    """Return one list or map of those in the replies; None if all are null."""
-    there = [reply for reply in replies if reply is not None]
-    if there and isinstance(there[0], dict):
-        return {name: value for reply in there for name, value in reply.items()}
-    return [item for reply in there for item in reply] if there else None
-
-
-def _each(choose: Callable[..., Any], replies: Sequence[Any]) -> Any:
-    """Apply a function to numbers, or to each position of lists of numbers."""
-    if isinstance(replies[0], list):
-        return [choose(numbers) for numbers in zip(*replies, strict=True)]
-    return choose(replies)
-
-
-_MERGES: Final[dict[str, Callable[[Sequence[Any]], Any]]] = {
-    "agg_sum": lambda replies: _each(sum, replies),
-    "agg_min": lambda replies: _each(min, replies),
-    "agg_max": lambda replies: _each(max, replies),
-    "agg_logical_and": lambda replies: _each(min, replies),
-    "agg_logical_or": lambda replies: _each(max, replies),
-    "all_succeeded": lambda replies: replies[0],
-    "one_succeeded": lambda replies: replies[0],
-}
 
 
 def _blocks(args: Sequence[Value]) -> bool:
