@@ -48,6 +48,7 @@ CONNECTORS: Final[dict[str, str]] = {  # type: module:class
     "syslog": "tidelog.flows.connectors.syslog.syslog:SyslogConnector",
     "object_store": "tidelog.flows.connectors.objects.objectstore:ObjectStoreConnector",
     "otlp": "tidelog.flows.connectors.otlp.otlp:OtlpSource",
+    "amqp": "tidelog.flows.connectors.amqp.amqp:AmqpConnector",
     "cron": "tidelog.flows.connectors.builtin.cron:CronSource",
     "exit": "tidelog.flows.connectors.builtin.exit:ExitSink",
 }
@@ -81,6 +82,7 @@ OPERATORS: Final[dict[str, str]] = {
 
 
 EXTRAS: Final = {  # package: the smallest extra that has it, if this is not ``flows``
+    "aio_pika": "flows-amqp", "aiormq": "flows-amqp",
     "aiokafka": "flows-all", "cramjam": "flows-all", "datasketches": "flows-all", "lz4": "flows-all",
     "nats": "flows-nats", "nkeys": "flows-nats", "aiomqtt": "flows-mqtt", "paho": "flows-mqtt",
     "fsspec": "flows-objects", "pyarrow": "flows-objects",

@@ -18,6 +18,7 @@
     processes      programs that run as child processes
     sockets        TCP, Unix sockets, and UDP
     kafka          topics of Kafka
+    amqp           queues and exchanges of AMQP, such as RabbitMQ
     mqtt           topics of an MQTT broker
     nats           subjects of NATS, and streams of JetStream
     objects        objects in S3, Google Cloud Storage, Azure, and directories
