@@ -66,15 +66,25 @@ def show(name: str, url: str) -> None:
         delayed = admin.waiting(client, name)
         if delayed:
             print_pairs({"delayed": counted(delayed, "delayed record")})
+        try:
+            places = admin.places(client, name, facts)
+        except redis.ResponseError as error:  # no permission: the rest is shown
+            places = []
+            echo(f"{name}: the groups of the partitions can't be read: {error}", err=True)
+        if places:
+            number = len({place.group for place in places})
+            print_pairs({"cluster": f"the partitions are on {counted(number, 'group')} of servers"})
         echo()
         table(
-            ["stream", "entries", "first", "last", "groups", "unfinished", "slowest group"],
+            ["stream", *(["on group", "leader"] if places else []), "entries", "first", "last", "groups", "unfinished",
+             "slowest group"],
             [
                 [
-                    state.key, f"{state.length:,}", str(state.first or "-"), str(state.last or "-"), f"{state.groups}",
+                    state.key, *([places[at].group, places[at].leader] if places else []),
+                    f"{state.length:,}", str(state.first or "-"), str(state.last or "-"), f"{state.groups}",
                     f"{state.unfinished:,}" if state.groups else "-", state.slowest.decode(errors="replace") or "-",
                 ]
-                for state in states
+                for at, state in enumerate(states)
             ],
         )  # fmt: skip
 

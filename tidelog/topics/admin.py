@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import msgspec
+
 from tidelog.client import calls, steps, strings
 from tidelog.client.client import Client
 from tidelog.client.entries import Entry, StreamId, StreamPolicy
@@ -17,6 +19,7 @@ from tidelog.topics.retention import enforce
 from tidelog.topics.settings import MOST, PREFIX, Retention, TopicError, TopicSettings, key_of, read_settings
 from tidelog.topics.typechanges import judged
 from tidelog.transport.call import Call
+from tidelog.transport.slots import MemberAddress, slot_of
 
 PAGE: Final = 500  # streams per pipeline
 
@@ -50,6 +53,34 @@ def partitions(client: Client, name: str, settings: TopicSettings) -> Iterator[P
     """Return the state of each partition, in order."""
     for at in range(settings.partitions or 0):
         yield steps.run(client, _state(f"{name}:{at}"))
+
+
+@dataclass(frozen=True)
+class PartitionPlace:
+    """Where a cluster has a partition, as its map says."""
+
+    group: str  # "-" if the slot is unassigned
+    leader: str  # its address; "-" if it is unknown
+
+
+def places(client: Client, name: str, settings: TopicSettings) -> list[PartitionPlace]:
+    """Return the place of each partition; none if the servers are not a cluster of several groups.
+
+    Raises redis.ResponseError if the user lacks the permission for TCLUSTER MAP.
+    """
+    if not client.several_groups():
+        return []
+    found = client.run(Call(("TCLUSTER", "MAP"), msgspec.json.decode))
+    leaders = {}
+    for group, record in found["groups"].items():
+        member = record["members"].get(record["leader"])
+        leaders[group] = str(MemberAddress(member["host"], member["port"])) if member is not None else "-"
+    places = []
+    for at in range(settings.partitions or 0):
+        slot = slot_of(f"{name}:{at}")
+        group = next((group for first, last, group in found["slots"] if first <= slot <= last), "-")
+        places.append(PartitionPlace(group, leaders.get(group, "-")))
+    return places
 
 
 def lengths(name: str, settings: TopicSettings) -> list[Call[int]]:

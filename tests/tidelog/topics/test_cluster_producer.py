@@ -9,11 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 import redis
+from click.testing import CliRunner
 
 from tests.replication.cluster import cluster
 from tests.replication.clusters import Groups
 from tests.waiting import eventually
 from tidelog import Client
+from tidelog.cli.program import main
 from tidelog.topics import Topic, admin, producer
 from tidelog.topics.settings import TopicError
 from tidelog.transport.backoff import Backoff
@@ -204,6 +206,20 @@ def test_a_record_that_is_something_else(url: str) -> None:
         client.redis.set(f"{sender.fence} batch", "[]")
         with pytest.raises(TopicError, match="does not have the last batch of a producer"):
             sender.send_many(batch(40))
+
+
+def test_the_places_of_partitions(groups: Groups, url: str) -> None:
+    with Client(url) as client:
+        settings = topic_of("placed", client).sync.ready()
+        wanted = [slot_of(f"placed:{at}") // 8192 for at in range(PARTITIONS)]
+        assert [(place.group, place.leader) for place in admin.places(client, "placed", settings)] == [
+            (str(at + 1), f"127.0.0.1:{groups.nodes[at].port}") for at in wanted
+        ]
+        shown = CliRunner().invoke(main, ["topics", "show", "placed", "--url", url])
+    assert shown.exit_code == 0, shown.output
+    lines = [line.split() for line in shown.output.splitlines()]
+    rows = {words[0]: words[1:3] for words in lines if words}
+    assert rows["placed:0"] == [str(wanted[0] + 1), f"127.0.0.1:{groups.nodes[wanted[0]].port}"]
 
 
 def test_a_cluster_that_gets_another_group() -> None:
