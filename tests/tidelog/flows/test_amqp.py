@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,6 @@ from tidelog.flows.files import read_text
 from tidelog.flows.runtime.runningflow import RunningFlow
 from tidelog.flows.testing import check_sink, check_source
 
-# RabbitMQ takes 11 to 14 s to start on a busy machine.
 pytestmark = pytest.mark.long
 EXAMPLE = Path(__file__).parents[3] / "examples" / "flows" / "amqp.yaml"
 SOON = {"reconnect": {"retry": {"first": 0.02, "most": 0.1}}}
@@ -31,6 +31,8 @@ SOON = {"reconnect": {"retry": {"first": 0.02, "most": 0.1}}}
 
 @pytest.fixture(scope="module")
 def peer() -> Iterator[Rabbit]:
+    if not os.environ.get("TIDELOG_LONG"):
+        pytest.skip("RabbitMQ takes up to 14 s to start on a busy machine: scripts/test long")
     with rabbit() as found:
         yield found
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Final
 
 import aio_pika
@@ -111,7 +111,7 @@ class AmqpConnector(Source, Sink):
                     ssl_context=tls, timeout=timeout, heartbeat=max(1, round(timeout)),
                     client_properties={"connection_name": f"tidelog {self.context.flow}.{self.context.name}"},
                 )  # fmt: skip
-                self._connection.close_callbacks.add(self._closed)
+                self._connection.close_callbacks.add(self._watch())
                 if self.context.source is not None:
                     await self._consume(self._connection)
                 if self.context.sink is not None:
@@ -128,27 +128,33 @@ class AmqpConnector(Source, Sink):
                 self._news.set()
 
         channel = await connection.channel(publisher_confirms=False)
-        channel.close_callbacks.add(self._closed)
+        channel.close_callbacks.add(self._watch())
         await channel.set_qos(prefetch_count=options.prefetch)
         if options.declare:
             queue = await channel.declare_queue(options.queue, durable=True)
         else:
             queue = await channel.get_queue(options.queue, ensure=True)
         underlay = await channel.get_underlay_channel()
-        underlay.on_consumer_cancel_callbacks.add(self._cancelled)
+        cancelled = ConnectionError(f"the broker has cancelled the consumer: was {options.queue} deleted?")
+        watch = self._watch()
+        underlay.on_consumer_cancel_callbacks.add(lambda _: watch(None, cancelled))
         await queue.consume(arrived)
 
     async def _open_exchange(self, connection: aio_pika.abc.AbstractConnection) -> None:
         channel = await connection.channel(publisher_confirms=True)
-        channel.close_callbacks.add(self._closed)
+        channel.close_callbacks.add(self._watch())
         name = self._options.exchange
         self._exchange = await channel.get_exchange(name, ensure=True) if name else channel.default_exchange
 
-    def _closed(self, _: Any, error: BaseException | None) -> None:
-        self._disconnect(error or ConnectionError("the broker has closed the connection"))
+    def _watch(self) -> Callable[[Any, BaseException | None], None]:
+        """Return a function that reports the end of the current connection, and does nothing after it was closed."""
+        session = self._session
 
-    def _cancelled(self, _: Any) -> None:
-        self._disconnect(ConnectionError(f"the broker has cancelled the consumer: was {self._options.queue} deleted?"))
+        def ended(_: Any, error: BaseException | None) -> None:
+            if session == self._session:
+                self._disconnect(error or ConnectionError("the broker has closed the connection"))
+
+        return ended
 
     def _disconnect(self, error: BaseException) -> None:
         if self._connection is not None and self._lost is None:
