@@ -83,7 +83,7 @@ OPERATORS: Final[dict[str, str]] = {
 
 EXTRAS: Final = {  # package: the smallest extra that has it, if this is not ``flows``
     "aio_pika": "flows-amqp", "aiormq": "flows-amqp",
-    "aiokafka": "flows-all", "cramjam": "flows-all", "datasketches": "flows-all", "lz4": "flows-all",
+    "aiokafka": "flows-kafka", "cramjam": "flows-kafka", "datasketches": "flows-all", "lz4": "flows-all",
     "nats": "flows-nats", "nkeys": "flows-nats", "aiomqtt": "flows-mqtt", "paho": "flows-mqtt",
     "fsspec": "flows-objects", "pyarrow": "flows-objects",
     "google": "flows-otlp", "google.protobuf": "flows-otlp", "opentelemetry": "flows-otlp",

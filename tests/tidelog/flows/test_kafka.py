@@ -11,6 +11,8 @@ from uuid import uuid4
 import confluent_kafka
 import pytest
 import trustme
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaTimeoutError
 
 from tests.tidelog.flows.serverkit import in_loop, running
 from tests.waiting import until
@@ -21,6 +23,9 @@ from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.connectors.kafka import kafka
 from tidelog.flows.declare import warnings
 from tidelog.flows.files import read_text
+from tidelog.flows.runtime.runningflow import RunningFlow
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "flows" / "kafka.yaml"
 
 
 class Cluster:
@@ -166,6 +171,9 @@ async def test_events_are_written(cluster: Cluster, topic: str) -> None:
     [
         ({}, "topic is missing"),
         ({"topic": "a", "security": "SASL_SSL"}, "SASL"),
+        ({"topic": "a", "pattern": "b"}, "exclude each other"),
+        ({"pattern": "("}, "is not a regular expression"),
+        ({"topic": "a", "transactional_id": ""}, "transactional_id is empty"),
         ({"topic": "a", "start": "x"}, "start"),
     ],
 )
@@ -254,3 +262,76 @@ def test_tls_is_made_for_ssl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             asyncio.run(made.connect())
         context = options.pop()["ssl_context"]
         assert context.check_hostname == (tls is None or "ca" in tls)
+
+
+@in_loop
+async def test_topics_that_match_a_pattern_are_read_also_new_ones(cluster: Cluster, topic: str) -> None:
+    cluster.fill(f"{topic}.a", [1, 2])
+    cluster.fill(f"other-{topic}.a", [3])
+    cluster.fill(f"{topic}.a-not", [4])
+    seen: list[Any] = []
+
+    async def sink(event: Event) -> None:
+        seen.append((event.value, event.meta["topic"]))
+
+    flow = Flow("orders")
+    options = {"metadata_max_age_ms": 200}
+    pattern = f"{topic}[.][a-z]"
+    flow.connector("in", "kafka", servers=cluster.servers, pattern=pattern, group=f"g-{topic}", options=options)
+    flow.connector("out", sink)
+    flow.connect("in -> out")
+    async with running(flow):
+        await until(lambda: len(seen) == 2)
+        await asyncio.to_thread(cluster.fill, f"{topic}.b", [5])
+        await until(lambda: len(seen) == 3)
+    assert seen == [(1, f"{topic}.a"), (2, f"{topic}.a"), (5, f"{topic}.b")]
+
+
+@in_loop
+async def test_the_example_writes_transactions(cluster: Cluster) -> None:
+    """The mock cluster accepts transactions, and shows their messages at once."""
+    pytest.importorskip("cramjam")
+    cluster.fill("regions.north", [])
+    cluster.fill("shop.1", [{"id": "1", "region": "north"}, {"id": "2"}])
+    spec = read_text(await asyncio.to_thread(EXAMPLE.read_text), variables={"KAFKA": cluster.servers}).flows["regions"]
+    made = RunningFlow(spec, FlowContext("regions"))
+    await made.start()
+    await until(lambda: made.graph.sinks["regions"].counts.get("ok") == 2)
+    await made.stop()
+    values = await asyncio.to_thread(cluster.read, "regions.north", 1)
+    assert values == [{"id": "1", "region": "north"}]
+
+
+@in_loop
+@pytest.mark.interpreted
+async def test_a_transaction_that_fails_is_retried_completely(
+    cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = AIOKafkaProducer.commit_transaction
+    ends: list[str] = []
+
+    async def failing(self: Any) -> None:
+        if not ends:
+            ends.append("failed")
+            raise KafkaTimeoutError
+        ends.append("committed")
+        await commit(self)
+
+    monkeypatch.setattr(AIOKafkaProducer, "commit_transaction", failing)
+    reconnect = {"retry": {"first": "20ms"}}
+
+    async def source() -> Any:
+        for number in range(3):
+            yield {"n": number}
+        yield {"n": "x" * 1_000_000, "more": "x" * 60_000}
+        await asyncio.Event().wait()
+
+    flow = Flow("orders")
+    flow.connector("in", source)
+    flow.connector("out", "kafka", servers=cluster.servers, topic=topic, transactional_id=topic, reconnect=reconnect)
+    flow.connect("in -> out")
+    async with running(flow) as made:
+        await until(lambda: made.graph.sinks["out"].counts.get("ok") == 3)
+        await until(lambda: not made.graph.sources["in"].unsettled)
+    assert ends[0] == "failed"
+    assert "committed" in ends

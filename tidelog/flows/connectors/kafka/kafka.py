@@ -1,11 +1,13 @@
 """``kafka``: topics of Kafka, or of another server with its protocol (the package aiokafka).
 
 A source is a member of a group. It commits the settled prefix of each partition, so messages after it are redelivered
-after a crash: at least once. A sink waits for all replicas (``acks: all``).
+after a crash: at least once. A sink waits for all replicas (``acks: all``). With ``transactional_id``, each write is a
+transaction, so consumers with ``read_committed`` get all of its messages or none.
 
 Rule 1: A partition is committed before it is revoked. Later settlements of its messages are ignored, even if the
         partition is assigned to this member again and the messages are read again.
-Rule 2: In all partitions together, at most ``max_unsettled`` messages are read beyond the settled prefixes.
+Rule 2: A transaction that can't be committed is aborted, and all of its events are retried.
+Rule 3: In all partitions together, at most ``max_unsettled`` messages are read beyond the settled prefixes.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import asyncio
 import inspect
 import itertools
 import logging
+import re
 from collections import Counter
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final, Literal
@@ -40,7 +43,8 @@ POLL_MS: Final = 1_000  # for one fetch, so that an interruption is noticed
 COMMIT: Final = 1.0  # s between two commits, at least
 TOPICS: Final = 1_000  # of a sink with a template: a write adds at most 512
 PACKED: Final = ("snappy", "lz4", "zstd")  # aiokafka needs cramjam for these
-MISSING: Final = "needs the package 'cramjam': pip install 'tidelog[flows-all]'"
+DISCOVERY_MS: Final = 30_000  # period in which topics of a pattern are searched
+MISSING: Final = "needs the package 'cramjam': pip install 'tidelog[flows-kafka]'"
 
 log = logging.getLogger("tidelog.flows")
 
@@ -52,6 +56,8 @@ class KafkaOptions(PayloadOptions):
 
     servers: str | list[str] = "localhost:9092"  # One or several bootstrap servers.
     topic: str | list[str] = ""  # The topic. Required. A source may have several. Sink: a [template](#templates).
+    pattern: str | None = None
+    # Source: a regular expression of topics instead of `topic`. It matches whole names. New topics are found.
     group: str = ""  # Source: the consumer group. Required.
     start: Literal["earliest", "latest"] = "earliest"
     # Source: where a group without commits begins, `earliest` or `latest`.
@@ -59,6 +65,8 @@ class KafkaOptions(PayloadOptions):
     # Sink: the key of the message, a [template](#templates) such as `{customer}`. `null`: no key.
     headers: dict[str, str] = field(default_factory=dict)
     # Sink: headers of the message. Their values are [templates](#templates).
+    transactional_id: str | None = None
+    # Sink: write each batch in a transaction of this ID. Each instance of a flow adds its name.
     compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "none"
     # Sink: the compression, `none`, `gzip`, `snappy`, `lz4` or `zstd`.
     security: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
@@ -73,8 +81,17 @@ class KafkaOptions(PayloadOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.topic:
+        if not self.topic and self.pattern is None:
             raise ValueError("topic is missing")
+        if self.topic and self.pattern is not None:
+            raise ValueError("pattern and topic exclude each other: give one of them")
+        if self.pattern is not None:
+            try:
+                re.compile(self.pattern)
+            except re.error as error:
+                raise ValueError(f"pattern: {self.pattern!r} is not a regular expression: {error}") from None
+        if self.transactional_id == "":
+            raise ValueError("transactional_id is empty")
         if self.security.startswith("SASL") and not (self.username and self.password):
             raise ValueError("username and password are missing: SASL requires both")
         if self.tls is not None and not self.security.endswith("SSL"):
@@ -103,6 +120,8 @@ class KafkaConnector(Source, Sink):
         found = []
         if not source and options.compression in PACKED and not has_zstd():
             found.append(f"compression {options.compression} {MISSING}")
+        if not source and options.pattern is not None:
+            found.append("topic is missing: a pattern is for sources")
         for name in options.options:
             known = inspect.signature(AIOKafkaConsumer if source else AIOKafkaProducer).parameters
             if name not in known:
@@ -127,7 +146,7 @@ class KafkaConnector(Source, Sink):
         self._reader = MessageReader(options)
         self._writing = PayloadWriter(options)
         self._recent: dict[str, None] = {}  # topics that were written, the most recent one last
-        self._target = TargetTemplates(self._topics[0], options.key, options.headers)
+        self._target = TargetTemplates(self._topics[0] if self._topics else "", options.key, options.headers)
         self._read: OngoingRead[Mapping[TopicPartition, Sequence[Any]]] = OngoingRead(self.wait)
         self._committer: asyncio.Task[None] | None = None
         self._dirty = asyncio.Event()
@@ -156,14 +175,21 @@ class KafkaConnector(Source, Sink):
                     raise ConnectionError("group is missing: a source needs one")
                 self._consumer = AIOKafkaConsumer(
                     group_id=options.group, enable_auto_commit=False, auto_offset_reset=options.start,
-                    **await self._common(),
+                    **({"metadata_max_age_ms": DISCOVERY_MS} if options.pattern else {}) | await self._common(),
                 )  # fmt: skip
                 await self._consumer.start()
-                self._consumer.subscribe([fixed_text(each) for each in self._topics], listener=_RebalanceListener(self))
+                listener = _RebalanceListener(self)
+                if options.pattern is not None:
+                    self._consumer.subscribe(pattern=f"(?:{options.pattern})\\Z", listener=listener)
+                else:
+                    self._consumer.subscribe([fixed_text(each) for each in self._topics], listener=listener)
                 self._committer = asyncio.get_running_loop().create_task(self._commits())
             if self.context.sink is not None:
                 compression = None if options.compression == "none" else options.compression
-                self._producer = AIOKafkaProducer(acks="all", compression_type=compression, **await self._common())
+                identity = options.transactional_id and f"{options.transactional_id}-{self.context.flow}"
+                self._producer = AIOKafkaProducer(
+                    acks="all", compression_type=compression, transactional_id=identity, **await self._common()
+                )
                 await self._producer.start()
         except KafkaError as error:
             raise ConnectionError(_text(error)) from error
@@ -195,7 +221,7 @@ class KafkaConnector(Source, Sink):
 
     @property
     def room(self) -> int:
-        """Implement Rule 2."""
+        """Implement Rule 3."""
         return self._options.max_unsettled - sum(len(each.prefix) for each in self._partitions.values())
 
     async def pull(self, limit: int) -> list[Event] | None:
@@ -300,14 +326,38 @@ class KafkaConnector(Source, Sink):
         by_topic: dict[str, list[tuple[MessageTarget, list[int], bytes]]] = {}
         for each in messages:
             by_topic.setdefault(each[0].topic, []).append(each)
-        # each topic by itself, because a missing topic delays its first message by up to request_timeout_ms
-        failed = await asyncio.gather(*(self._send(self._producer, topic, each) for topic, each in by_topic.items()))
+        failed = await self._send_all(self._producer, by_topic)
         for indexes, problem in (one for each in failed for one in each):
             permanent = isinstance(problem, MessageSizeTooLargeError)
             for at in indexes:
                 outcomes[at] = (REJECT, str(problem)) if permanent else (RETRY, _text(problem))
         self._forget_topics(self._producer, by_topic)
         return outcomes
+
+    async def _send_all(
+        self, producer: Any, by_topic: Mapping[str, list[tuple[MessageTarget, list[int], bytes]]]
+    ) -> list[list[tuple[list[int], Exception]]]:
+        """Send the messages of all topics. Return those that failed; in a transaction, all or those that never fit."""
+        if self._options.transactional_id is None or not by_topic:
+            # each topic by itself, because a missing topic delays its first message by up to request_timeout_ms
+            return await asyncio.gather(*(self._send(producer, topic, each) for topic, each in by_topic.items()))
+        everything = [indexes for each in by_topic.values() for _, indexes, _ in each]
+        try:
+            await producer.begin_transaction()
+            try:
+                failed = await asyncio.gather(*(self._send(producer, topic, each) for topic, each in by_topic.items()))
+                for _, error in (one for each in failed for one in each):
+                    if not isinstance(error, MessageSizeTooLargeError):
+                        raise error
+                await producer.commit_transaction()
+            except KafkaError:
+                await producer.abort_transaction()
+                raise
+        except KafkaError as error:
+            # a producer whose transaction has failed may not be usable any more
+            self.context.disconnected(ConnectionError(_text(error)))
+            return [[(indexes, error) for indexes in everything]]
+        return failed
 
     def _forget_topics(self, producer: Any, used: Iterable[str]) -> None:
         """Limit the topics whose metadata the producer stores and requests again periodically."""
