@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -26,6 +27,7 @@ from tests.waiting import until
 from tidelog.flows import Event, Flow, FlowFileError, op
 from tidelog.flows.api.connector import Sink
 from tidelog.flows.connectors.objects.positions import ObjectPositions
+from tidelog.flows.connectors.objects.stores import ListedObject
 from tidelog.flows.connectors.pathpatterns import fixed_directory, path_pattern, reaches
 from tidelog.flows.declare import warnings
 from tidelog.flows.files import read_text
@@ -213,8 +215,6 @@ async def test_objects_that_are_not_valid_do_not_stop_the_source(local: Place) -
 
 
 def test_the_position_forgets_objects_that_no_longer_exist(tmp_path: Path) -> None:
-    from tidelog.flows.connectors.objects.stores import ListedObject
-
     path = tmp_path / "position"
     one = ObjectPositions(path)
     with pytest.raises(OSError, match="another source uses it"):
@@ -238,6 +238,44 @@ def test_the_position_forgets_objects_that_no_longer_exist(tmp_path: Path) -> No
     path.write_bytes(b"no position at all" * 100)
     with pytest.raises(ValueError, match="is not a position of object_store"):
         ObjectPositions(path)
+
+
+def test_the_position_is_used_by_several_threads(tmp_path: Path) -> None:
+    positions = ObjectPositions(tmp_path / "position")
+
+    def add(number: int) -> None:
+        positions.merge(f"{number}/", [ListedObject(f"{n}", "v", 1.0, 1) for n in range(20)])
+
+    def settle(_: int) -> int:
+        taken = [one for _ in range(20) if (one := positions.take()) is not None]
+        positions.settle(taken, None, 0)
+        return len(taken)
+
+    with ThreadPoolExecutor(8) as pool:
+        added, settled = pool.map(add, range(50)), pool.map(settle, range(50))
+        assert len(list(added)) == 50
+        count = sum(settled)
+    while one := positions.take():
+        positions.settle([one], None, 0)
+        count += 1
+    positions.close()
+    assert count == 1000
+    with pytest.raises(OSError, match="position: Cannot operate on a closed database"):
+        positions.take()
+
+
+@in_loop
+async def test_an_object_that_is_taken_while_the_source_closes_is_not_lost(local: Place) -> None:
+    for number in range(30):
+        local.put(f"{number:02}.jsonl", lines(number))
+    flow, out = reading(local, every="5ms", reconnect={"retry": {"first": "1ms", "most": "1ms"}})
+    async with running(flow) as made:
+        context = made.graph.sources["in"].source.context
+        for _ in range(20):
+            context.disconnected(ConnectionError("a test"))
+            await asyncio.sleep(0)
+            await until(lambda: made.graph.sources["in"].connection.connected)
+        await until(lambda: sorted(out.values) == list(range(30)))
 
 
 # -- sink ------------------------------------------------------------------------------------------------------

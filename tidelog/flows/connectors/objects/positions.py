@@ -1,4 +1,4 @@
-"""Which objects a source has read, in an SQLite file. All calls block.
+"""Which objects a source has read, in an SQLite file. All calls block, and can come from several threads.
 
 Rule 1: An object is identified by its path and its version. An object that was replaced is read again.
 Rule 2: After a crash, an object that was not settled completely is read again from its first unsettled event.
@@ -8,7 +8,9 @@ Rule 3: The file has one row for each object that exists, so it does not grow wi
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence, Set
+import threading
+from collections.abc import Iterator, Sequence, Set
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -43,13 +45,14 @@ class UnreadObject(NamedTuple):
 
 
 class ObjectPositions:
-    """The objects of one source."""
+    """The objects of one source. All methods raise OSError."""
 
     def __init__(self, path: Path | None, *, again: bool = False) -> None:
         """path: None: nothing is stored. again: it is opened again by the same source, which knows the taken objects.
 
         Raises OSError, and ValueError if the file is not valid.
         """
+        self._lock = threading.Lock()  # a connection has one transaction at a time
         try:
             self._database = sqlite3.connect(
                 ":memory:" if path is None else path, timeout=0, isolation_level=None, check_same_thread=False
@@ -73,16 +76,30 @@ class ObjectPositions:
             raise ValueError(text) from None
 
     def close(self) -> None:
-        self._database.close()
+        with self._locked():
+            self._database.close()
+
+    @contextmanager
+    def _locked(self, *, transaction: bool = False) -> Iterator[None]:
+        try:
+            with self._lock:
+                if not transaction:
+                    yield
+                    return
+                with self._database:
+                    self._database.execute("BEGIN")
+                    yield
+        except sqlite3.Error as error:
+            raise OSError(None, f"position: {error}") from error
 
     def merge(self, directory: str, listed: Sequence[ListedObject]) -> int:
         """Add the new objects of a directory, and remove those that no longer exist. Return the number of new ones."""
-        known = dict(self._database.execute("SELECT name, version FROM objects WHERE directory = ?", (directory,)))
+        with self._locked():
+            known = dict(self._database.execute("SELECT name, version FROM objects WHERE directory = ?", (directory,)))
         new = [each for each in listed if known.pop(each.name, None) != each.version]
         rows = [(directory, each.name, each.version, each.modified, each.size, _UNREAD, 0) for each in new]
         if rows or known:
-            with self._database:
-                self._database.execute("BEGIN")
+            with self._locked(transaction=True):
                 self._database.executemany("INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
                 gone = [(directory, name) for name in known]
                 self._database.executemany("DELETE FROM objects WHERE directory = ? AND name = ?", gone)
@@ -90,29 +107,29 @@ class ObjectPositions:
 
     def retain(self, directories: Set[str]) -> None:
         """Remove the objects of all other directories."""
-        known = [each for (each,) in self._database.execute("SELECT DISTINCT directory FROM objects")]
-        for each in known:
-            if each not in directories:
-                self._database.execute("DELETE FROM objects WHERE directory = ?", (each,))
+        with self._locked(transaction=True):
+            known = [each for (each,) in self._database.execute("SELECT DISTINCT directory FROM objects")]
+            gone = [(each,) for each in known if each not in directories]
+            self._database.executemany("DELETE FROM objects WHERE directory = ?", gone)
 
     def take(self) -> UnreadObject | None:
         """Return the oldest unread object. Each is returned once."""
-        found = self._database.execute(
-            "SELECT directory, name, version, size, events FROM objects WHERE state = 0"
-            " ORDER BY modified, directory, name LIMIT 1"
-        ).fetchone()
-        if found is None:
-            return None
-        taken = UnreadObject(*found)
-        self._database.execute(
-            "UPDATE objects SET state = ? WHERE directory = ? AND name = ?", (_TAKEN, taken.directory, taken.name)
-        )
-        return taken
+        with self._locked(transaction=True):
+            found = self._database.execute(
+                "SELECT directory, name, version, size, events FROM objects WHERE state = 0"
+                " ORDER BY modified, directory, name LIMIT 1"
+            ).fetchone()
+            if found is None:
+                return None
+            taken = UnreadObject(*found)
+            self._database.execute(
+                "UPDATE objects SET state = ? WHERE directory = ? AND name = ?", (_TAKEN, taken.directory, taken.name)
+            )
+            return taken
 
     def settle(self, done: Sequence[UnreadObject], partly: UnreadObject | None, events: int) -> None:
         """Store the settled objects, and the number of settled events of the next one."""
-        with self._database:
-            self._database.execute("BEGIN")
+        with self._locked(transaction=True):
             where = "WHERE directory = ? AND name = ? AND version = ?"
             self._database.executemany(
                 f"UPDATE objects SET state = {_DONE} {where}", [(one.directory, one.name, one.version) for one in done]

@@ -121,15 +121,10 @@ class ObjectQueue:
     async def fill(self, store: ObjectStorage) -> bool:
         """Read events. Return False if there is no unread object. Raises OSError."""
         if self._object is None:
-            if self._positions is None:
-                return False
-            self._object = await asyncio.to_thread(self._positions.take)
-            if self._object is None:
-                return False
-            self._skip = self._object.settled
-            self._objects += 1
-            self._taken.append((self._objects, self._object))
+            await self._take()
         one = self._object
+        if one is None:
+            return False
         if self._content is None:
             kind = self._options.kind(one.name)
             assert kind is not None  # noqa: S101 - others are not stored
@@ -149,6 +144,22 @@ class ObjectQueue:
             if self._prefix.add(self._number, _Position(self._objects, self._events, ended=True), 0):
                 await self.save()
         return True
+
+    async def _take(self) -> None:
+        """Take the next object. It is not lost if this call is cancelled."""
+        if self._positions is None:
+            return
+        work = asyncio.ensure_future(asyncio.to_thread(self._positions.take))
+        try:
+            await asyncio.shield(work)
+        finally:
+            if not work.done():
+                await asyncio.wait((work,))
+            if work.exception() is None and (one := work.result()) is not None:
+                self._object = one
+                self._skip = one.settled
+                self._objects += 1
+                self._taken.append((self._objects, one))
 
     def _add(self, one: UnreadObject, event: Event) -> None:
         self._events += 1
