@@ -241,7 +241,7 @@ async def sending(topic: Topic[Any], sent: list[int]) -> AsyncIterator[None]:
         await task
 
 
-@pytest.mark.parametrize("how", ["kill", "freeze"])
+@pytest.mark.parametrize("how", [pytest.param("kill", marks=pytest.mark.long), "freeze"])
 @in_loop
 async def test_a_leader_that_fails(how: str) -> None:
     """The partitions of the other group continue meanwhile, and nothing is lost or out of order."""
