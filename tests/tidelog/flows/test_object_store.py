@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,7 +27,9 @@ from tests.tidelog.flows.serverkit import in_loop
 from tests.waiting import until
 from tidelog.flows import Event, Flow, FlowFileError, op
 from tidelog.flows.api.connector import Sink
+from tidelog.flows.connectors.objects.options import ObjectStoreOptions
 from tidelog.flows.connectors.objects.positions import ObjectPositions
+from tidelog.flows.connectors.objects.reading import ObjectQueue
 from tidelog.flows.connectors.objects.stores import ListedObject
 from tidelog.flows.connectors.pathpatterns import fixed_directory, path_pattern, reaches
 from tidelog.flows.declare import warnings
@@ -265,17 +268,33 @@ def test_the_position_is_used_by_several_threads(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_an_object_that_is_taken_while_the_source_closes_is_not_lost(local: Place) -> None:
-    for number in range(30):
-        local.put(f"{number:02}.jsonl", lines(number))
-    flow, out = reading(local, every="5ms", reconnect={"retry": {"first": "1ms", "most": "1ms"}})
-    async with running(flow) as made:
-        context = made.graph.sources["in"].source.context
-        for _ in range(20):
-            context.disconnected(ConnectionError("a test"))
-            await asyncio.sleep(0)
-            await until(lambda: made.graph.sources["in"].connection.connected)
-        await until(lambda: sorted(out.values) == list(range(30)))
+async def test_an_object_that_is_taken_while_the_source_closes_is_not_lost(
+    local: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local.put("a.jsonl", lines(1))
+    options = ObjectStoreOptions(url=f"{local.url}/", position=local.position)
+    store, queue = options.store(), ObjectQueue(options)
+    await queue.open()
+    await queue.search(store)
+    taking, closing = threading.Event(), threading.Event()
+    take = ObjectPositions.take
+
+    def slow(self: ObjectPositions) -> Any:
+        taking.set()
+        assert closing.wait(30)
+        return take(self)
+
+    monkeypatch.setattr(ObjectPositions, "take", slow)
+    task = asyncio.ensure_future(queue.fill(store))
+    await until(taking.is_set)
+    task.cancel()
+    closing.set()
+    await asyncio.wait((task,))
+    await queue.close()
+    await queue.open()
+    assert await queue.fill(store)
+    assert [each.value for each in queue.found] == [1]
+    await queue.close()
 
 
 # -- sink ------------------------------------------------------------------------------------------------------
