@@ -3,7 +3,7 @@
 ``scripts/bench`` runs the workloads that are declared in ``append``, ``polling``, ``ranges``, ``groups``, ``fanout``,
 ``space``, ``xstreams`` and ``cpu``. ``long``, ``replication``, ``spark``, ``report``, ``pending_memory``, ``turns``,
 ``acks``, ``clustermode``, ``clustersend``, ``console``, ``continuousbackup``, ``delays``, ``failovers``, ``gateway``,
-``retention``, ``sql`` and ``workers`` are separate programs.
+``retention``, ``slotmoves``, ``sql`` and ``workers`` are separate programs.
 
     acks            ``python -m benchmarks.acks``: what replies cost that wait for replicas
     append          appends: by clients, pipeline, payload and appendfsync; many in one command; the ceiling
@@ -40,6 +40,7 @@
     scale           the cases of ``long``: large numbers of entries, streams, groups and clients
     scaleload       the load of the cases of ``scale``
     servers         the servers as processes on free ports with empty directories
+    slotmoves       ``python -m benchmarks.slotmoves``: a move of slots with keys under load
     sql             ``python -m benchmarks.sql``: a query over a stream, compared with pandas over a CSV file
     space           bytes per entry in memory and on disk; seconds until the first reply
     spark           ``python -m benchmarks.spark``: the Spark source and sink

@@ -503,6 +503,22 @@ class MapPart(Protocol):
         """Start to assign empty slots to a group; "": to none. Returns a function as ``GroupPart.removal``. Raises
         CommandError."""
 
+    def movement(self, ranges: list[str], to: str) -> Callable[[], str | None]:
+        """Start to move slots with their keys to a group. Returns a function as ``GroupPart.removal``. Raises
+        CommandError."""
+
+    def end_of_move(self) -> Callable[[], str | None]:
+        """Start to abort the move of slots of this group. Returns a function as ``GroupPart.removal``."""
+
+    def import_begin(self, name: str) -> Callable[[], str | None]:
+        """Start to receive the keys of a move from another group. Returns a function as ``GroupPart.removal``."""
+
+    def import_data(self, name: str, away: int, batch: bytes) -> None:
+        """Apply records of a move. ``away``: of the sender, in ms. Raises CommandError."""
+
+    def import_end(self, name: str) -> None:
+        """Note that all records of a move were received. Raises CommandError."""
+
     def removal(self, group: str) -> Callable[[], str | None]:
         """Start to remove a group that owns no slots. Returns a function as ``GroupPart.removal``."""
 

@@ -7,6 +7,7 @@
                       "members": {"1a": {"id": 40 hex digits, "host": "10.0.0.1", "port": 7001, "tls_port": 0,
                                          "hostname": ""}}}},
      "slots": [[0, 8191, "1"], [8192, 16383, "2"]],
+     "moves": [{"id": 32 hex digits, "source": "1", "target": "2", "slots": [[0, 99]], "moved": 0}],
      "events": [{"time": ms since epoch, "version": 7, "what": "...", "why": "..."}]}
 
 Rule 1: Each slot has one owner or none. The ranges are sorted and do not overlap. A gap is unassigned.
@@ -15,7 +16,12 @@ Rule 3: Only the leader of a group changes the group's record and gives its slot
         epoch of the leader that makes it, and is refused if the record has another one. A new leader writes its epoch
         before it serves any slot. A change that an earlier leader has sent then has no effect, even if it arrives
         later.
-Rule 4: The leaders and addresses are hints for redirections. They can be out of date, and the owners can't.
+Rule 4: Slots with keys move in steps, each of which is a change of the map by the leader of the source. begin_move()
+        adds the move, finish_move() gives the slots to the target, and end_move() removes the move. If it was not
+        finished, it has no effect, and the target drops what it has received. Otherwise, the source has deleted the
+        keys. A new leader of the source removes moves that are not finished, with its epoch. Nothing else changes
+        these slots meanwhile.
+Rule 5: The leaders and addresses are hints for redirections. They can be out of date, and the owners can't.
 """
 
 from __future__ import annotations
@@ -88,6 +94,16 @@ class MapGroup:
     members: dict[str, MapMember]
 
 
+class MapMove(NamedTuple):
+    """Slots with keys that move from one group to another (Rule 4)."""
+
+    id: str  # 32 hex digits
+    source: str
+    target: str
+    slots: tuple[SlotRange, ...]
+    moved: int  # the version that gave the slots to the target; 0: none yet
+
+
 class MapEvent(NamedTuple):
     """A change of the map."""
 
@@ -106,6 +122,7 @@ class SlotMap:
     groups: dict[str, MapGroup]
     slots: tuple[OwnedRange, ...]  # sorted; adjacent ranges have different groups, or a gap between them
     events: tuple[MapEvent, ...] = ()  # the last ones, oldest first
+    moves: tuple[MapMove, ...] = ()  # in progress; their slots do not overlap
     _firsts: list[int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -129,6 +146,10 @@ class SlotMap:
         """Return the slots without an owner."""
         return [SlotRange(each.first, each.last) for each in _runs(_expanded(self), 0) if not each.group]
 
+    def move(self, name: str) -> MapMove | None:
+        """Return the move with an ID; None if it has ended."""
+        return next((each for each in self.moves if each.id == name), None)
+
     def document(self) -> dict[str, Any]:
         """Return the JSON document as an object."""
         return {
@@ -141,6 +162,7 @@ class SlotMap:
                 for name, each in self.groups.items()
             },
             "slots": [list(each) for each in self.slots],
+            "moves": [{**each._asdict(), "slots": [list(one) for one in each.slots]} for each in self.moves],
             "events": [each._asdict() for each in self.events],
         }  # fmt: skip
 
@@ -165,13 +187,14 @@ def decode(document: bytes) -> SlotMap:
         groups = {name: _group(name, each) for name, each in found["groups"].items()}
         slots = tuple(OwnedRange(*each) for each in found["slots"])
         events = tuple(MapEvent(*_fields(each, time=int, version=int, what=str, why=str)) for each in found["events"])
+        moves = tuple(_move(each, groups) for each in found.get("moves", ()))
         version, cluster_id = _fields(found, version=int, cluster_id=str)
         if not _ID.fullmatch(cluster_id) or version < 1:
             raise ValueError(f"cluster ID {cluster_id!r}, version {version}")
         _check_slots(slots, groups)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise DamagedMapError(f"the map of the cluster is damaged ({error!r}): {REMEDY}") from error
-    return SlotMap(cluster_id, version, groups, slots, events)
+    return SlotMap(cluster_id, version, groups, slots, events, moves)
 
 
 def _fields(found: dict[str, Any], **types: type) -> list[Any]:
@@ -192,6 +215,15 @@ def _group(name: str, found: dict[str, Any]) -> MapGroup:
     if leader not in members or not _ID.fullmatch(identity):
         raise ValueError(f"group {name}: ID {identity!r}, leader {leader!r}")
     return MapGroup(identity, epoch, leader, seen, members)
+
+
+def _move(found: dict[str, Any], groups: dict[str, MapGroup]) -> MapMove:
+    """Return a move. Raises KeyError, TypeError, ValueError."""
+    identity, source, target, moved = _fields(found, id=str, source=str, target=str, moved=int)
+    slots = tuple(SlotRange(*each) for each in found["slots"])
+    if not slots or any(not 0 <= each.first <= each.last < SLOTS for each in slots) or target not in groups:
+        raise ValueError(f"move {identity!r} to group {target!r}")
+    return MapMove(identity, source, target, slots, moved)
 
 
 def _check_slots(slots: Sequence[OwnedRange], groups: dict[str, MapGroup]) -> None:
@@ -276,7 +308,10 @@ def put_group(before: SlotMap, name: str, group: MapGroup, now: int) -> SlotMap:
         what, why = f"group {name} serves its slots of version {group.seen}", "its leader uses this version"
     else:
         what, why = f"group {name}: {', '.join(sorted(group.members))}", "a member or its address changed"
-    return _changed(replace(before, groups={**before.groups, name: group}), now, what, why)
+    moves = before.moves
+    if known is not None and known.epoch < group.epoch:
+        moves = tuple(each for each in moves if each.source != name or each.moved)
+    return _changed(replace(before, groups={**before.groups, name: group}, moves=moves), now, what, why)
 
 
 def assign(
@@ -297,12 +332,81 @@ def assign(
         raise SlotMapError(f"group {by} is led in epoch {before.groups[by].epoch}, and not in epoch {epoch}")
     if set(owners) <= {to}:
         return before
+    _check_moves(before, ranges)
+    slots = _given(before, ranges, to)
+    what = f"{said(ranges)} {belong(ranges)} to {f'group {to}' if to else 'no group'}"
+    return _changed(replace(before, slots=slots), now, what, why)
+
+
+def _given(before: SlotMap, ranges: Sequence[SlotRange], to: str) -> tuple[OwnedRange, ...]:
+    """Return all slots after some were given to a group; "": to none."""
     each_slot = _expanded(before)
     for first, last in ranges:
         each_slot[first : last + 1] = [to] * (last - first + 1)
-    slots = tuple(each for each in _runs(each_slot, 0) if each.group)
-    what = f"{said(ranges)} {belong(ranges)} to {f'group {to}' if to else 'no group'}"
-    return _changed(replace(before, slots=slots), now, what, why)
+    return tuple(each for each in _runs(each_slot, 0) if each.group)
+
+
+# -- moves of slots with keys (Rule 4) --------------------------------------------------------------------------------
+def _check_moves(before: SlotMap, ranges: Sequence[SlotRange]) -> None:
+    """Raise SlotMapError if some of these slots are moving."""
+    for move in before.moves:
+        found = [one for one in move.slots if any(one.first <= last and first <= one.last for first, last in ranges)]
+        if found:
+            state = "are still deleted there" if move.moved else "TCLUSTER ABORT ends the move"
+            raise SlotMapError(
+                f"{said(found)} {belong(found)} to a move from group {move.source} to group {move.target}: wait for its"
+                f" end ({'their keys ' if move.moved else ''}{state})"
+            )
+
+
+def begin_move(
+    before: SlotMap, name: str, ranges: Sequence[SlotRange], source: str, epoch: int, to: str, now: int
+) -> SlotMap:  # fmt: skip
+    """Add a move of slots of the group ``source``, which is led in ``epoch``. Raises SlotMapError."""
+    if to not in before.groups:
+        raise SlotMapError(f"the cluster has no group {to}: it has {', '.join(sorted(before.groups))}")
+    for owner, owned in owners_of(before, ranges).items():
+        if owner != source:
+            whose = f"group {owner}" if owner else "no group"
+            raise SlotMapError(f"{said(owned)} {belong(owned)} to {whose}: only its leader can move them")
+    _check_epoch(before, source, epoch)
+    _check_moves(before, ranges)
+    move = MapMove(name, source, to, tuple(ranges), 0)
+    what = f"{said(ranges)} {'moves' if _is_one(ranges) else 'move'} from group {source} to group {to}"
+    return _changed(replace(before, moves=(*before.moves, move)), now, what, "TCLUSTER MOVE")
+
+
+def finish_move(before: SlotMap, name: str, epoch: int, now: int) -> SlotMap:
+    """Give the slots of a move to its target. Raises SlotMapError if the move has ended."""
+    move = before.move(name)
+    if move is None:
+        raise SlotMapError("the move has ended: a new leader has begun to lead, or it was aborted")
+    if move.moved:
+        return before
+    _check_epoch(before, move.source, epoch)
+    slots = _given(before, move.slots, move.target)
+    done = move._replace(moved=before.version + 1)
+    moves = tuple(done if each is move else each for each in before.moves)
+    what = f"{said(move.slots)} {belong(move.slots)} to group {move.target}"
+    return _changed(replace(before, slots=slots, moves=moves), now, what, "its keys were copied")
+
+
+def end_move(before: SlotMap, name: str, epoch: int, now: int, why: str) -> SlotMap:
+    """Remove a move: it is aborted, or the source has deleted the keys. Raises SlotMapError if it is not possible."""
+    move = before.move(name)
+    if move is None:
+        return before
+    _check_epoch(before, move.source, epoch)
+    if move.moved and before.groups[move.target].seen < move.moved:
+        raise SlotMapError(f"group {move.target} does not serve the slots yet")
+    moves = tuple(each for each in before.moves if each is not move)
+    what = f"the move of {said(move.slots)} to group {move.target} {'is complete' if move.moved else 'was aborted'}"
+    return _changed(replace(before, moves=moves), now, what, why)
+
+
+def _check_epoch(before: SlotMap, group: str, epoch: int) -> None:
+    if before.groups[group].epoch != epoch:
+        raise SlotMapError(f"group {group} is led in epoch {before.groups[group].epoch}, and not in epoch {epoch}")
 
 
 def remove_group(before: SlotMap, name: str, now: int) -> SlotMap:
@@ -314,8 +418,11 @@ def remove_group(before: SlotMap, name: str, now: int) -> SlotMap:
         raise SlotMapError(
             f"group {name} owns {said(owned)}: assign them to another group first (TCLUSTER ASSIGN ... TO group)"
         )
+    if any(each.target == name for each in before.moves):
+        raise SlotMapError(f"slots move to group {name}: wait for the end of the move, or abort it (TCLUSTER ABORT)")
     groups = {each: record for each, record in before.groups.items() if each != name}
-    return _changed(replace(before, groups=groups), now, f"group {name} was removed", "TCLUSTER REMOVE")
+    moves = tuple(each for each in before.moves if each.source != name)
+    return _changed(replace(before, groups=groups, moves=moves), now, f"group {name} was removed", "TCLUSTER REMOVE")
 
 
 def owners_of(before: SlotMap, ranges: Sequence[SlotRange]) -> dict[str, list[SlotRange]]:

@@ -111,15 +111,22 @@ class Checkpoint:
         for name in capture.dead_strings:
             self._remove(STRINGS, short(name))
         self._write_staging(capture)
-        if capture.away or txn.get(b"away", db=databases[META]) is not None:
-            txn.put(b"away", signed(b"away", I64.pack(capture.away)), db=databases[META])
-        if self.coded:
-            txn.put(b"nodes", signed(b"nodes", U64.pack(CODED)), db=databases[META])
+        self._write_meta(capture)
         content = self._content.pack(offset, txn.id())
         for name, value in (
             (b"next_sid", U64.pack(capture.next_sid)), (b"offset", U64.pack(offset)), (b"content", content),
         ):  # fmt: skip
             txn.put(name, signed(name, value), db=databases[META])
+
+    def _write_meta(self, capture: Capture) -> None:
+        """Write what is only in the store once it was needed."""
+        txn, meta = self._txn, self._databases[META]
+        if capture.away or txn.get(b"away", db=meta) is not None:
+            txn.put(b"away", signed(b"away", I64.pack(capture.away)), db=meta)
+        if capture.imports or txn.get(b"imports", db=meta) is not None:
+            txn.put(b"imports", signed(b"imports", capture.imports), db=meta)
+        if self.coded:
+            txn.put(b"nodes", signed(b"nodes", U64.pack(CODED)), db=meta)
 
     def _write_staging(self, capture: Capture) -> None:
         for sid in capture.dead_stages:

@@ -4,6 +4,7 @@
                   b"content" -> crc | numbers of entries, and their sums: see ``checksums``
                   b"nodes"   -> crc | u64: the highest version of a node, if it is not 1
                   b"away"    -> crc | i64: Keyspace.away as of that offset, if it was ever not 0
+                  b"imports" -> crc | Keyspace.imports as of that offset, if it was ever not empty
     db "nodes"    sid u64 | first ordinal u64 | first ID 16  ->  a blob, which has its own crc (storage.nodes.node)
     db "streams"  sid u64              ->  crc | expiry u64 | nodes u64 | sum of nodes u64 | key length u32 | key | meta
     db "groups"   sid u64 | short(name)  ->  crc | name length u32 | meta length u32 | name | meta | pending list
@@ -24,7 +25,8 @@ keys. The pieces of a stage are numbered from 1. "marks" contains tombstones.
 The first stores had no stages and no fences. "marks" and "producers" are created when they, or metadata of version 2,
 are first written. Earlier versions read a store without them and refuse a store with them by name. The same applies to
 unknown names in "meta": b"nodes" is written with the first coded node (storage.nodes.coded), b"away" with the first
-shift of served time. All other databases exist from the beginning.
+shift of served time, b"imports" when slots with keys first move to this group. All other databases exist from the
+beginning.
 
 The delayed entries of a key (storage.streams.delayed) are a stream with the same key, whose meta begins with a byte 4:
 earlier versions refuse it. Its groups are the parts of the index (storage.streams.indexlog).
@@ -54,7 +56,8 @@ PIECE = Struct(">II")
 GROUP = Struct(">II")
 PRODUCER = Struct(">I")
 HAS_CHECK = 1 << 63  # flag in the epoch of a fence, which is always below it
-META_KEYS = (b"away", b"content", b"next_sid", b"nodes", b"offset")
+META_KEYS = (b"away", b"content", b"imports", b"next_sid", b"nodes", b"offset")
+IMPORTS_FORMAT = 7  # the format that a server must know to read a store with b"imports" (replication.formats)
 CODED = 2  # the highest version of a node that this version of tidelog can read
 
 

@@ -26,6 +26,7 @@ from persistence.layout import (
     CODED,
     CRC,
     I64,
+    IMPORTS_FORMAT,
     META_KEYS,
     NODE_KEY,
     STREAM,
@@ -138,7 +139,8 @@ class Store:
                     self.offset = self._read_meta(txn)
                     self._nodes = self._node_version(txn)
                     self._shifted = self._number(txn, b"away", I64) is not None
-            self._indexes = 0  # highest format of a part of an index of delayed entries; set by restore() and write()
+            # highest format of a part of an index of delayed entries, and of b"imports"; set by restore() and write()
+            self._indexes = 0
             self.view = View(self)
         except BaseException:
             self.env.close()
@@ -313,9 +315,13 @@ class Store:
             with reported(self.path), self.env.begin() as txn:
                 ks.next_sid = self._number(txn, b"next_sid") or ks.next_sid
                 ks.away = self._number(txn, b"away", I64) or 0
+                imports = bytes(txn.get(b"imports", db=self.meta) or b"")
+                if imports and imports != signed(b"imports", imports[CRC.size :]):
+                    raise CorruptError("the slots that are being copied to this group are damaged")
+                ks.imports = imports[CRC.size :]
                 restoration = Restoration(self.path, txn, self._databases, ks, keys)
                 found = restoration.run(self._content(txn))
-                self._indexes = restoration.indexes
+                self._indexes = max(restoration.indexes, IMPORTS_FORMAT if imports else 0)
                 return found
         except DAMAGE as error:
             raise CorruptError(f"{self.path}: an invalid entry ({error!r}): {REMEDY}") from error
@@ -332,6 +338,8 @@ class Store:
         """
         self._keys = None
         self._indexes = max(self._indexes, format_of_indexes(capture))  # before a copy can contain them
+        if capture.imports:
+            self._indexes = max(self._indexes, IMPORTS_FORMAT)
         if not is_plain(capture):
             with reported(self.path):
                 self._make_late()

@@ -1,6 +1,7 @@
 """The replication link between a leader and a replica: both ends, and the protocol.
 
     backupfeed  the leader's end of the link to a continuous backup
+    connecting  connects to another server
     feed       the leader's end: a full copy, then the log from memory or journal, then live
     follower   the replica's end: connect, take a copy or the missing part of the log, apply batches, reconnect
     formats    the versions that can read a log or a store

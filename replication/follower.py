@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import socket
 from contextlib import suppress
 from functools import partial
 from ssl import SSLContext
@@ -32,6 +31,7 @@ from persistence.history import History
 from persistence.ownnodes import OwnNodes
 from persistence.storecopy import UnknownDatabaseError
 from replication import frames, nodes
+from replication.connecting import connected
 from replication.frames import LinkError, NewerError, ReplicationFrame
 from replication.handshake import Introduction, Lineage, PsyncAnswer, ShorterHistoryError, request
 from replication.link import ReplicationConnection
@@ -261,7 +261,7 @@ class LeaderFollower:
         self._began = loop.time()
         self._set("connecting")
         async with asyncio.timeout(seconds):
-            sock = await self._connected()
+            sock = await connected(self.host, self.port)
             try:
                 _, self.link = await loop.create_connection(
                     partial(ReplicationConnection, self._heard), sock=sock, ssl=tls,
@@ -295,30 +295,6 @@ class LeaderFollower:
         if not owner.paused():  # otherwise, hold() starts it
             self.link.take_directly(self._take)
         await self.link.ended()
-
-    async def _connected(self) -> socket.socket:
-        """Return a socket that is connected to the first of the leader's addresses that answers. Raises OSError.
-        create_connection() is not used: if it is cancelled, uvloop reports that the failed lookup was never retrieved.
-        """
-        loop = asyncio.get_running_loop()
-        problem = OSError("its name has no address")
-        for family, kind, protocol, _, address in await loop.getaddrinfo(
-            self.host, self.port, type=socket.SOCK_STREAM
-        ):
-            sock = socket.socket(family, kind, protocol)
-            try:
-                sock.setblocking(False)
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                await loop.sock_connect(sock, address)
-            except OSError as error:
-                sock.close()
-                problem = error
-            except BaseException:
-                sock.close()
-                raise
-            else:
-                return sock
-        raise problem
 
     def _take(self, frame: ReplicationFrame) -> None:
         """Process a frame that is not part of a copy. Raises LinkError."""

@@ -6,6 +6,7 @@
     4    records of the kind 29, and the store's b"away" (persistence.layout): served time was shifted
     5    changes of an index of delayed entries in the store (storage.streams.indexlog), only in full copies
     6    the rows of such an index in several parts, only in full copies
+    7    records of the kinds from 34 on, and the store's b"imports": slots with keys moved to this group
 
 A replica announces with ``REPLCONF capa format-N`` which format it can read. Earlier versions, which ignore such words,
 read format 1. They follow a newer leader as long as it writes nothing that they can't read. The servers of a cluster
@@ -24,11 +25,12 @@ from resp.errors import CorruptError
 from storage.keyspace.replay import KNOWN
 from storage.model.records import HEAD
 
-FORMAT = 6  # the format that this version reads
-RECORDS = 4  # the newest format of records
+FORMAT = 7  # the format that this version reads
+RECORDS = 7  # the newest format of records
 CAPA = b"format-"
 FIRST_OF_2 = 20  # the lowest kind of a record of format 2
 FIRST_OF_4 = 29  # the lowest kind of a record of format 4
+FIRST_OF_7 = 34  # the lowest kind of a record of format 7
 
 
 def kinds(batch: bytes) -> set[int]:
@@ -50,7 +52,7 @@ def kinds(batch: bytes) -> set[int]:
 def needed(batch: bytes) -> int:
     """Return the format that the reader of a batch must know."""
     newest = max(kinds(batch), default=0)
-    return 4 if newest >= FIRST_OF_4 else 2 if newest >= FIRST_OF_2 else 1
+    return 7 if newest >= FIRST_OF_7 else 4 if newest >= FIRST_OF_4 else 2 if newest >= FIRST_OF_2 else 1
 
 
 def unknown(batch: bytes) -> int:

@@ -206,14 +206,25 @@ class RespServer:
     def _build_map(self, parts: RuntimeParts, member: GroupMembership) -> None:
         """Build the parts that share the slots with other groups."""
         from respserver.slotmaps.assigning import SlotAssignment
+        from respserver.slotmaps.cleaning import SlotCleaning
         from respserver.slotmaps.commands import MapCommands
+        from respserver.slotmaps.importing import SlotImports
+        from respserver.slotmaps.inert import InertSlots
         from respserver.slotmaps.keeper import MapKeeper
         from respserver.slotmaps.leaving import SlotDeparture
+        from respserver.slotmaps.moving import SlotMover
 
         departure = SlotDeparture(parts, self.blocking, self.pubsub, self.tracking)
         keeper = self.map_keeper = MapKeeper(parts, member, self.cluster, self.replicas, departure, self.pauses)
         assigning = SlotAssignment(parts, keeper, member, self.pauses, self.slicing, self.blocking)
-        self.slot_map = MapCommands(parts, keeper, assigning, member, on_result=self.blocking.acknowledged)
+        inert, cleaning = InertSlots(parts), SlotCleaning(parts)
+        imports = SlotImports(parts, keeper, member, inert, cleaning)
+        moving = SlotMover(
+            parts, keeper, member, assigning, inert, cleaning, self.pauses, self.slicing, self.blocking
+        )
+        self.slot_map = MapCommands(
+            parts, keeper, assigning, moving, imports, member, on_result=self.blocking.acknowledged
+        )
 
     def _heard(self, feed: ReplicaFeed) -> None:
         if self.membership is not None:
@@ -551,6 +562,8 @@ class RespServer:
         try:
             if self.membership is not None:  # one member has the whole log soon; the slowest one does not matter
                 self.on_stage("its server group", 3 * self.config.group_lease / 1000)
+                if self.slot_map is not None:
+                    await self.slot_map.finish()
                 if self.map_keeper is not None:
                     await self.map_keeper.finish()
                 await self.membership.finish(hand_over=not now)

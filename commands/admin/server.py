@@ -63,6 +63,8 @@ def _flush_all(ctx: Context, argv: list[bytes]) -> Reply:
     # ASYNC and SYNC are equivalent: the keys are removed immediately, and their memory is freed in steps
     if len(argv) > 2 or (len(argv) == 2 and argv[1].upper() not in (b"ASYNC", b"SYNC")):
         raise errors.syntax()
+    if ctx.ks.flush_refused:
+        raise CommandError(f"TRYAGAIN {ctx.ks.flush_refused}")
     old = ctx.ks.flush()
     if max(map(len, old)) <= AT_ONCE:
         return reply.OK

@@ -1,4 +1,4 @@
-"""TCLUSTER: the map of a cluster of several server groups, and the assignment of empty slots."""
+"""TCLUSTER: the map of a cluster of several server groups, and the assignment and moves of slots."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Callable
 from functools import partial
 
 from commands.context import Await, Context, MapPart, Reply
-from commands.declare import arg, command
+from commands.declare import arg, block, command, oneof, token
+from commands.parse import integer
 from resp import errors, reply
 from resp.errors import CommandError
 from storage.model.timers import NEVER
@@ -79,6 +80,45 @@ def tcluster_assign(ctx: Context, argv: list[bytes]) -> Reply:
 def tcluster_unassign(ctx: Context, argv: list[bytes]) -> Reply:
     """Assign empty slots to no group. Sent to the leader of the group that owns them."""
     return _outcome(_map(ctx).assignment([_text(word) for word in argv[2:]], ""))
+
+
+@_server(
+    "TCLUSTER|MOVE", arg("range", multiple=True), arg("group", token="TO"), flags="admin noscript stale no_multi",
+    complexity="O(N): N keys in all slots of this group, and entries in the moved slots.",
+)  # fmt: skip
+def tcluster_move(ctx: Context, argv: list[bytes]) -> Reply:
+    """Move slots with their keys to a group, while clients use them. Sent to the leader of the group that owns them."""
+    if argv[-2].upper() != b"TO" or len(argv) < 5:
+        raise errors.syntax()
+    return _outcome(_map(ctx).movement([_text(word) for word in argv[2:-2]], _text(argv[-1])))
+
+
+@_server("TCLUSTER|ABORT", flags="admin noscript stale no_multi")
+def tcluster_abort(ctx: Context, argv: list[bytes]) -> Reply:
+    """Abort the move of slots of this group. Sent to the leader of the group that owns them."""
+    return _outcome(_map(ctx).end_of_move())
+
+
+@_server(
+    "TCLUSTER|IMPORT", arg("move"),
+    oneof(
+        "action", token("BEGIN"), block("data", arg("away", "integer", token="DATA"), arg("records")), token("END"),
+    ),
+    flags="write denyoom admin noscript no_multi", acl="admin dangerous",
+    complexity="O(N): N records.",
+)  # fmt: skip
+def tcluster_import(ctx: Context, argv: list[bytes]) -> Reply:
+    """Receive the keys of a move from the leader of another group. Only servers send it."""
+    action, name = argv[3].upper(), _text(argv[2])
+    if action == b"BEGIN" and len(argv) == 4:
+        return _outcome(_map(ctx).import_begin(name))
+    if action == b"DATA" and len(argv) == 6:
+        _map(ctx).import_data(name, integer(argv[4]), argv[5])
+        return reply.OK
+    if action == b"END" and len(argv) == 4:
+        _map(ctx).import_end(name)
+        return reply.OK
+    raise errors.syntax()
 
 
 @_server("TCLUSTER|REMOVE", arg("group"), flags="admin noscript stale no_multi")

@@ -90,6 +90,8 @@ def _matching(pattern: bytes, ctx: Context, names: list[bytes]) -> list[bytes]:
     """Return the names that match the pattern, except those of expired keys."""
     if pattern != b"*":
         names = list(filter(compiled(pattern).matches, names))
+    if ctx.ks.hidden is not None:
+        names = [name for name in names if not ctx.ks.hidden(name)]
     deadlines, now = ctx.ks.expires, ctx.now
     return [name for name in names if name not in deadlines or deadlines[name] > now] if deadlines else names
 
@@ -136,6 +138,8 @@ def _scanned(ctx: Context, cursor: int, count: int, pattern: bytes, wanted: byte
     cursor, names = ctx.ks.index.page(cursor, count)
     if pattern != b"*":
         names = list(filter(compiled(pattern).matches, names))
+    if ctx.ks.hidden is not None:
+        names = [name for name in names if not ctx.ks.hidden(name)]
     found = []
     for name in names:
         value = ctx.ks.live(name, ctx.now)  # deletes the key if it has expired
@@ -153,12 +157,14 @@ def randomkey(ctx: Context, argv: list[bytes]) -> Reply:
         name = ks.index.pick(ctx.server.random())
         if name is None:
             continue
-        if ks.live(name, ctx.now) is not None:  # an expired key is deleted, so the loop ends
-            return reply.bulk(name)
+        hidden = ks.hidden
+        if (hidden is None or not hidden(name)) and ks.live(name, ctx.now) is not None:
+            return reply.bulk(name)  # an expired key is deleted, so the loop ends
         picks += 1
-        # expired keys are not deleted, and nearly all keys may have expired
-        if (ks.follower or ks.frozen) and picks == _PICKS:
-            live = next((name for name in ks.keys if ks.live(name, ctx.now) is not None), None)
+        # expired keys are not deleted, and nearly all keys may have expired, or be hidden
+        if (ks.follower or ks.frozen or hidden is not None) and picks == _PICKS:
+            seen = (name for name in ks.keys if hidden is None or not hidden(name))
+            live = next((name for name in seen if ks.live(name, ctx.now) is not None), None)
             return reply.null(ctx.session.proto) if live is None else reply.bulk(live)
     return reply.null(ctx.session.proto)
 

@@ -31,7 +31,7 @@ from typing import Final
 from commands.acl.check import denied
 from commands.context import DUE_MESSAGES, Await, Block, Chunks, Context, DelayedReply, ServerParts, next_pending
 from commands.declare import lookup
-from commands.slots import slot_of
+from commands.slots import NO_SLOTS, slot_of
 from resp import errors
 from resp.errors import CommandError
 from respserver.clients.connection import Connection
@@ -166,6 +166,7 @@ class Blocking:
         self._deadlines: list[tuple[int, int, Waiter]] = []  # heap: monotonic ms, number, waiter
         self._number = 0
         self._due = Timers()  # when a pending entry of a waiting group falls due, in served time
+        self._held: dict[bytes, None] = {}  # signalled keys in slots that are held, see resume_slots()
         self._idle = Timers()  # when an entry of a consumer has been idle for long enough, in wall-clock ms
 
     # -- parking ---------------------------------------------------------------------------------------------
@@ -303,6 +304,10 @@ class Blocking:
     def _serve(self, targets: list[tuple[bytes, bytes | None]], until: int) -> None:
         """Serve the queues of these keys and groups. Entries that readers of groups receive wake no other client. Keys
         that are not served before ``until`` (ns) are signalled again."""
+        if self._slots.held != NO_SLOTS:
+            held = self._slots.held
+            self._held.update([(key, None) for key, _ in targets if held[slot_of(key)]])
+            targets = [target for target in targets if not held[slot_of(target[0])]]
         served = 0
         for key, name in targets:
             if served and perf_counter_ns() > until:
@@ -502,6 +507,13 @@ class Blocking:
                 check_calls(ctx, self._slots, ctx.session, [(lookup(waiter.argv), waiter.argv)])
             except CommandError as error:
                 self.fail(waiter, error.text)
+
+    def resume_slots(self) -> None:
+        """Serve the clients whose keys were signalled while their slots were held."""
+        held, self._held = self._held, {}
+        if held:
+            self._data.ks.ready += held
+            self._ticks.queue()
 
     def _waiting(self, for_groups: bool) -> list[Waiter]:
         """Return the clients that wait for streams, each once; or only those that wait for groups."""

@@ -6,6 +6,7 @@ parts read ``data.disk`` and ``data.ks`` each time and store neither.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from commands.glob import compiled
@@ -41,6 +42,7 @@ class Data:
         self._sync_all = False  # the leader requests that each tick is synced
         self.startup_memory = 0  # bytes of memory before data was loaded
         self.keys_loaded = 0
+        self.on_use: Callable[[], None] | None = None  # called when the keyspace was replaced
         self.last_stats: dict[str, int | float | str] | None = None  # log statistics while the data is being replaced
         self.disk: Log
         self.ks: Keyspace
@@ -69,6 +71,8 @@ class Data:
         ks.follower, ks.frozen = self.follower, self.frozen
         ks.on_damage = self.note_damage
         self._choose_events()
+        if self.on_use is not None:
+            self.on_use()
         ks.resume(self._clock.now())
         self._choose_policies()  # only now: a replay creates streams, too
         self.keys_loaded = len(ks.keys)

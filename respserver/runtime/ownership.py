@@ -98,7 +98,7 @@ class SlotOwnership:
         if self.map is None or not self.leads or self.down:
             self.served = NO_SLOTS
         else:
-            own, slow = table(self.map.ranges(self.group)), _either(self.held, self.noting)
+            own, slow = table(self.map.ranges(self.group)), either(self.held, self.noting)
             self.served = own if slow == NO_SLOTS else without(own, slow)
         self.whole = self.served == ALL_SLOTS
 
@@ -120,7 +120,8 @@ def _number(slots: bytes) -> int:
     return int.from_bytes(slots, "little")
 
 
-def _either(a: bytes, b: bytes) -> bytes:
+def either(a: bytes, b: bytes) -> bytes:
+    """Return the table of the slots that are in at least one of two tables."""
     return (_number(a) | _number(b)).to_bytes(SLOTS, "little")
 
 

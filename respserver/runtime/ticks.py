@@ -58,6 +58,8 @@ class Ticks:
         self.run = run
         # called with log offset and bytes of each durable batch; also before the sync if replies wait for replicas
         self.on_batch: Callable[[int, bytes], None] | None = None
+        # called with each batch before it is made durable, while slots move to another group
+        self.on_records: Callable[[bytes], None] | None = None
         self._pending = False  # run() is scheduled
         self._only_reads = False  # the scheduled run() is only for replies to reads
         self._flush: list[TickClient] = []
@@ -151,6 +153,8 @@ class Ticks:
         """
         disk = self._data.disk
         batch = self._data.ks.take_batch()
+        if self.on_records is not None:
+            self.on_records(batch)
         if not self._stalled:
             offset = disk.offset
             try:

@@ -53,16 +53,14 @@ class SlotAssignment(ServerPart):
         self._pauses = pauses
         self._slicing = slicing
         self._blocking = blocking
-        self._busy = False
+        self.busy = False  # slots of this group are being assigned or moved
 
     async def assign(self, ranges: Sequence[SlotRange], to: str) -> None:
         """Assign slots that are unassigned, or that this group owns and that have no keys. ``to`` "": to no group.
 
         Raises SlotMapError with the reason, CoordinatorError, OSError.
         """
-        known = self._keeper.map
-        if known is None:
-            raise SlotMapError(f"this member does not know the map yet: {self._keeper.problem or 'try again'}")
+        known = await self._keeper.current()
         own = slotmap.owners_of(known, ranges).get(self._keeper.group, [])
         if to == self._keeper.group:
             own = []
@@ -71,32 +69,40 @@ class SlotAssignment(ServerPart):
         if not own:
             await self._keeper.change(lambda slots: self._changed(slots, ranges, to, own, led))
             return
-        if self._busy:
+        if self.busy:
             raise SlotMapError(BUSY)
-        self._busy = True
+        self.busy = True
         try:
             await self._empty(own)
             await self._give_away(ranges, own, to, led)
         finally:
-            self._busy = False
+            self.busy = False
             self._slots.note(NO_SLOTS)
             self._slots.hold(NO_SLOTS)
             self._pauses.retry()
             self._blocking.redirect_slots()
+            self._blocking.resume_slots()
 
     def _propose(
         self, known: SlotMap, ranges: Sequence[SlotRange], to: str, own: Sequence[SlotRange], led: int
     ) -> None:  # fmt: skip
         """Raise SlotMapError if the change is not possible. The text names the leader that can make it."""
-        for owner, owned in slotmap.owners_of(known, ranges).items():
-            if owner and owner != to and not (owner == self._keeper.group and led):
+        owners = slotmap.owners_of(known, ranges)
+        self.check_owners(known, {owner: owned for owner, owned in owners.items() if owner != to})
+        self._changed(known, ranges, to, own, led)
+
+    def check_owners(self, known: SlotMap, owners: dict[str, list[SlotRange]]) -> None:
+        """Raise SlotMapError if slots belong to another group, or this member does not lead. The text names the leader
+        that can assign them."""
+        led = self._standing.led if self._slots.leads else 0
+        for owner, owned in owners.items():
+            if owner and not (owner == self._keeper.group and led):
                 group = known.groups[owner]
                 leader = group.members[group.leader]
                 raise SlotMapError(
                     f"{slotmap.said(owned)}: group {owner} is the owner, and only its leader can assign its slots: send"
                     f" the command to {leader.host}:{leader.port or leader.tls_port}"
                 )
-        self._changed(known, ranges, to, own, led)
 
     def _changed(
         self, slots: SlotMap, ranges: Sequence[SlotRange], to: str, own: Sequence[SlotRange], led: int

@@ -13,7 +13,9 @@ from resp.errors import CommandError
 from respserver.group.membership import GroupMembership
 from respserver.runtime.parts import RuntimeParts, ServerPart
 from respserver.slotmaps.assigning import SlotAssignment
+from respserver.slotmaps.importing import NotYetError, SlotImports
 from respserver.slotmaps.keeper import MapKeeper
+from respserver.slotmaps.moving import SlotMover
 from respserver.slotmaps.restoring import MapRestoration
 from respserver.slotmaps.unserved import warning
 
@@ -24,15 +26,22 @@ class MapCommands(ServerPart):
     """Implements ``MapPart``. ``on_result`` is called when a command has ended."""
 
     def __init__(
-        self, parts: RuntimeParts, keeper: MapKeeper, assigning: SlotAssignment, membership: GroupMembership,
-        on_result: Callable[[], None],
+        self, parts: RuntimeParts, keeper: MapKeeper, assigning: SlotAssignment, moving: SlotMover,
+        imports: SlotImports, membership: GroupMembership, on_result: Callable[[], None],
     ) -> None:  # fmt: skip
         super().__init__(parts)
         self._keeper = keeper
         self._assigning = assigning
+        self._moving = moving
+        self._imports = imports
         self._restoring = MapRestoration(parts, keeper, membership)
         self._membership = membership
         self._on_result = on_result
+
+    async def finish(self) -> None:
+        """Stop what is in progress. Called at shutdown, before the coordinator is closed."""
+        await self._moving.finish()
+        await self._imports.finish()
 
     # -- the map -------------------------------------------------------------------------------------------------
     def document(self) -> dict[str, object] | None:
@@ -50,7 +59,7 @@ class MapCommands(ServerPart):
                 "keys": slots.unserved.keys, "example": slots.unserved.example.decode("utf-8", "backslashreplace"),
                 "slots": [str(each) for each in slots.unserved.slots],
             },
-            "map": self.document(),
+            "move": self._moving.status(), "map": self.document(),
         }  # fmt: skip
 
     def _warnings(self) -> list[str]:
@@ -82,6 +91,25 @@ class MapCommands(ServerPart):
             raise CommandError(f"ERR {error}") from error
         return self._begin(self._assigning.assign(wanted, to))
 
+    def movement(self, ranges: list[str], to: str) -> Callable[[], str | None]:
+        try:
+            wanted = slotmap.parse_ranges(ranges)
+        except SlotMapError as error:
+            raise CommandError(f"ERR {error}") from error
+        return self._begin(self._moving.move(wanted, to))
+
+    def end_of_move(self) -> Callable[[], str | None]:
+        return self._begin(self._moving.abort())
+
+    def import_begin(self, name: str) -> Callable[[], str | None]:
+        return self._begin(self._imports.begin(name))
+
+    def import_data(self, name: str, away: int, batch: bytes) -> None:
+        self._imports.data(name, away, batch)
+
+    def import_end(self, name: str) -> None:
+        self._imports.end(name)
+
     def removal(self, group: str) -> Callable[[], str | None]:
         return self._begin(self._remove(group))
 
@@ -107,6 +135,8 @@ async def _error_line(work: Coroutine[Any, Any, None]) -> str:
     """Do the work. Return an empty string, or the line of its error."""
     try:
         await work
+    except NotYetError as error:
+        return f"TRYAGAIN {error}"
     except SlotMapError as error:
         return f"ERR {error}"
     except (CoordinatorError, OSError) as error:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -60,6 +60,9 @@ class MapKeeper(ServerPart):
             membership.store.coordinator, f"tidelog/clusters/{self._config.cluster_name}/map", slotmap.decode,
             self._lost, "the map of the cluster",
         )  # fmt: skip
+        # the imports of this group are settled before the leader uses a map (``importing``)
+        self.settle: Callable[[SlotMap], Awaitable[None]] = _nothing_to_settle
+        self.on_used: Callable[[], None] | None = None  # called when this member uses another map, or begins to lead
         self.problem = ""  # why this member can't use the map, or can't write its record; "": none
         self._gained = 0  # the last version of the map that gave slots to this group and that this member uses
         self._noted_at = 0.0  # loop time when the problem was logged
@@ -159,11 +162,16 @@ class MapKeeper(ServerPart):
             if found is None:
                 await self._create(led)
             else:
+                if not self._slots.leads:
+                    await self.settle(found)  # before the record says that this member uses the map
+                    self._gained = max(self._gained, found.version)  # an earlier leader may not have written it
                 await self.store.change(lambda slots: self._written(slots, led))
         if self.store.value is not None:
             await self._use(self.store.value)
         if led and led == self._standing.led and not self._slots.leads:
             self._slots.lead(True)
+            if self.on_used is not None:
+                self.on_used()
             self._pauses.retry()
             self._logger.notice(
                 f"Cluster {self._config.cluster_name}: group {self.group} serves"
@@ -217,7 +225,11 @@ class MapKeeper(ServerPart):
         if before == found:
             return
         await in_thread(lambda: mapfile.save(self._directory, found))
+        if self._standing.led:
+            await self.settle(found)
         self._slots.use(found)
+        if self.on_used is not None:
+            self.on_used()
         if before is not None and before.slots != found.slots:
             had, has = table(before.ranges(self.group)), table(found.ranges(self.group))
             if without(has, had) != NO_SLOTS:  # the record, which notifies the previous owner, is out of date
@@ -232,6 +244,15 @@ class MapKeeper(ServerPart):
         self._must_read = True
         self._wakened.set()
 
+    async def current(self) -> SlotMap:
+        """Return the map. If slots are moving, the map is read again: the move may have ended. Raises SlotMapError,
+        CoordinatorError, OSError."""
+        if self.map is not None and self.map.moves:
+            await self.change(lambda _: None)
+        if self.map is None:
+            raise SlotMapError(f"this member does not know the map yet: {self.problem or 'try again'}")
+        return self.map
+
     # -- changes by commands -------------------------------------------------------------------------------------
     async def change(self, decide: Callable[[SlotMap], SlotMap | None]) -> SlotMap | None:
         """Change the map, and use the new one. Returns as ``StoredDocument.change``.
@@ -245,3 +266,7 @@ class MapKeeper(ServerPart):
             finally:  # also after an error: an earlier change, whose outcome was unknown, may have taken slots away
                 if self.store.value is not None:
                     await self._use(self.store.value)
+
+
+async def _nothing_to_settle(_: SlotMap) -> None:
+    """Stand for the imports of a group until they are built."""

@@ -39,10 +39,10 @@ class _Search:
     def advance(self) -> bool:
         """Examine AT_ONCE names, and return whether these were the last ones."""
         self._cursor, names = self.ks.index.page(self._cursor, AT_ONCE)
-        now = self._now()
+        now, hidden = self._now(), self.ks.hidden  # keys that are moving are no problem
         for name in names:
             slot = slot_of(name)
-            if not self._own[slot] and _exists(self.ks, name, now):
+            if not self._own[slot] and not (hidden is not None and hidden(name)) and _exists(self.ks, name, now):
                 self._keys += 1
                 self._slots[slot] = 1
                 self._example = self._example or name

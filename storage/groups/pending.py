@@ -8,6 +8,8 @@ delivery of a message and the last delivery to a consumer are in wall-clock time
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Iterator
 from itertools import islice, pairwise
 from operator import lt
 from typing import Final, NamedTuple
@@ -28,6 +30,7 @@ from storage.groups.rangerow import (
     index_rows,
     last_time,
     owner_of,
+    pack_terms,
     pack_time,
     unpack_range,
     unpack_time,
@@ -39,6 +42,7 @@ from storage.model.timers import NEVER
 
 SWEEP: Final = 1000  # maximum expired ranges that one due() removes
 AT_ONCE: Final = 10_000  # number of messages that forget() removes at a time
+RUN: Final = 1000  # messages that runs() yields at most
 ZEROS: Final = bytes(12)
 NEVER_AGO: Final = (1 << 63) - 1  # ms since epoch; later than any delivery
 
@@ -89,6 +93,26 @@ class PendingTable(RangeTable):
             self._add(raws, terms)
             if slot:
                 self._free_slot(slot)
+
+    def copy(
+        self, raws: list[bytes], times: tuple[int, int, int, int], deliveries: int, most: int, owner: int, kind: int,
+        deadletter: bytes,
+    ) -> None:  # fmt: skip
+        """Add messages (IDs of 16 bytes each, ascending, not pending) with the terms of runs() of another table.
+
+        ``times``: first, due (or last), expire, retry.
+        """
+        first, due, expire, retry = times
+        if kind == OWNED:
+            owned = self._has_owners()
+            owned.note(owner, due)
+            self._add(raws, owned_terms(first, due, deliveries, owner))
+            owned.count(owner, len(raws))
+            return
+        slot = self._take_slot(deadletter) if deadletter else 0
+        self._add(raws, pack_terms(first, due, expire, retry, deliveries, most, slot, 0))
+        if slot:
+            self._free_slot(slot)
 
     def redeliver(
         self, raws: list[bytes], due: int, retry: int | None = None, max_deliveries: int | None = None,
@@ -361,6 +385,24 @@ class PendingTable(RangeTable):
                 border = self._ranges.above(raw)[:ID_SIZE]
             found.append(self._open(raw, range_))
         return found
+
+    def runs(self) -> Iterator[tuple[bytes, bytes, list[bytes]]]:
+        """Yield all messages, at most RUN at a time: the row of their range, their dead-letter key, and their IDs.
+
+        For a freeze(), which does not change meanwhile.
+        """
+        start = b""
+        while raws := self._ids.span(start, b"", RUN):
+            at = 0
+            while at < len(raws):
+                range_, border = self._ranges.floor(raws[at]), self._ranges.above(raws[at])[:ID_SIZE]
+                stop = bisect_left(raws, border, at) if border else len(raws)
+                slot = 0 if range_[KIND] == OWNED else int.from_bytes(range_[KEY:KIND], "big")
+                yield range_, self._keys[slot - 1] if slot else b"", raws[at:stop]
+                at = stop
+            start = _after(int.from_bytes(raws[-1], "big"))
+            if not start:
+                break
 
     def below(self, border: int, count: int) -> list[bytes]:
         """Return the IDs (16 bytes each) of the first ``count`` messages below ``border``."""

@@ -4,6 +4,11 @@
     groupmutators  the mutators of groups: deliver, acknowledge, set due times, drop, claim
     delaymutators  the mutators of delayed entries: delay, join, cancel
     stagemutators  the mutators of stages: stage, publish, drop
+    copymutators   the mutators of keys that are copied from another group of a cluster
+    copying        the copy of a key for another group
+    moving         selects the records of keys that move to another group
+    exporting      copies and records of keys that move, as one sequence
+    importing      applies what another group sends of keys that move to this group
     manykeys       changes and reads of many keys at once
     keytable       the keys and their lookup
     keyindex       all keys in an array, for SCAN and random keys

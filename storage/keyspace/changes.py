@@ -32,8 +32,8 @@ class Changes:
 
     __slots__ = (
         "_capture", "_delayed", "_expires", "_held_delayed", "_held_expires", "_held_streams", "_held_strings", "_keys",
-        "_left", "_moved", "_stages", "count", "dead_groups", "dead_streams", "delayed", "flushed", "held", "streams",
-        "strings",
+        "_left", "_moved", "_stages", "count", "dead_groups", "dead_streams", "delayed", "flushed", "held", "imports",
+        "streams", "strings",
     )  # fmt: skip
 
     def __init__(
@@ -52,6 +52,7 @@ class Changes:
         self.dead_streams: list[int] = []
         self.dead_groups: list[tuple[int, bytes]] = []
         self.flushed = False
+        self.imports = False  # Keyspace.imports has changed
         self.held = False  # the capture in progress is incomplete, so that before() must be called
         self._capture = Capture()
         self._held_expires = expires  # key -> expiry of held keys; the keyspace's own unless it was flushed
@@ -109,10 +110,11 @@ class Changes:
         self.flushed = True
 
     # -- a capture in progress -------------------------------------------------------------------------------
-    def begin(self, next_sid: int, away: int) -> Capture:
+    def begin(self, next_sid: int, away: int, imports: bytes) -> Capture:
         """Begin a capture of the current state. It is complete once more() returns True."""
         assert not self.held  # noqa: S101 - Rule 2
         capture = Capture(flushed=self.flushed, next_sid=next_sid, away=away, changes=self.count)
+        capture.imports, capture.imports_changed, self.imports = imports, self.imports, False
         capture.dead_streams, capture.dead_groups = self.dead_streams, self.dead_groups
         self.dead_streams, self.dead_groups, self.flushed = [], [], False
         self._capture = capture
@@ -213,6 +215,7 @@ class Changes:
         """Record all changes of a failed capture again, for the next one."""
         if capture.flushed:
             self.flushed = True
+        self.imports = self.imports or capture.imports_changed
         if not self.flushed or capture.flushed:
             self.dead_streams += capture.dead_streams
             self.dead_groups += capture.dead_groups

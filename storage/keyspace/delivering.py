@@ -47,6 +47,8 @@ def run(ks: Keyspace, now: int, limit: int, damaged: Damaged) -> bool:
         item = ks.due.take(now, served)
         if item is None:
             return False
+        if ks.inert is not None and ks.park(item):
+            continue
         key = item[1]
         stream, delayed = ks.live(key, now), ks.delayed.get(key)  # an expired key is deleted
         left -= 1

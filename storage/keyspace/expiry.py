@@ -37,6 +37,8 @@ def run(ks: Keyspace, now: int, damaged: Callable[[DamagedNodeError], object] | 
         if item is None:
             break
         seen += 1
+        if ks.inert is not None and ks.park(item):
+            continue
         try:
             seen += _expire(ks, item, now, served)
         except DamagedNodeError as error:
@@ -48,6 +50,10 @@ def run(ks: Keyspace, now: int, damaged: Callable[[DamagedNodeError], object] | 
     while seen < AT_ONCE and ks.unchecked:
         key = next(iter(ks.unchecked))
         seen += 1
+        if ks.inert is not None and ks.park((timers.RETENTION, key, b"")):
+            del ks.unchecked[key]
+            ks.check_later.pop(key, None)
+            continue
         try:
             seen += _retain(ks, key, now)
         except DamagedNodeError as error:

@@ -36,7 +36,7 @@ from storage.keyspace.recordheads import RecordHeads
 from storage.keyspace.values import String, Value
 from storage.model import records, timers
 from storage.model.ids import MASK64
-from storage.model.timers import NEVER, TwoClocks
+from storage.model.timers import DUE_SERVED, DUE_WALL, GROUP_EXPIRY, NEVER, STAGE_EXPIRY, Item, TwoClocks
 from storage.nodes.pool import NodePool
 from storage.streams.capture import Capture
 from storage.streams.delayed import WALL, DelayedEntries
@@ -65,6 +65,13 @@ class Keyspace(KeyTable):
         self.delayed: dict[bytes, DelayedEntries] = {}  # of the streams that have, or had, delayed entries
         self.delayed_count = 0  # number of all delayed entries
         self.due = TwoClocks()  # the earliest due times of delayed entries; the server delivers them
+        # Slots that are being copied to this group, and keys of which the server must not let anything expire, be
+        # evicted, or delivered: their slots are being copied, or have left. See ``copymutators`` and ``park``.
+        self.imports = b""
+        self.on_imports: Callable[[], object] | None = None  # set by the server
+        self.inert: Callable[[bytes], bool] | None = None  # set by the server
+        self._parked: dict[Item, None] = {}
+        self.flush_refused = ""  # why FLUSHALL is refused; set by the server
         self.timers = TwoClocks()  # timers of keys, groups, stages, and pending messages that must leave
         self.away = 0  # ms: wall-clock time minus served time
         # Bounds of the current served time. Set by the server; unbounded on a replica.
@@ -111,7 +118,7 @@ class Keyspace(KeyTable):
         if self.watchers or self.tracked:
             self.touch_watchers(key)
 
-    def _stream_logged(self, key: bytes, stream: Stream, record: bytes) -> None:
+    def stream_logged(self, key: bytes, stream: Stream, record: bytes) -> None:
         self.changes.stream(key, stream)
         self._logged(key, record)
 
@@ -293,7 +300,7 @@ class Keyspace(KeyTable):
         self.before(key)
         stream.delete(ordinals, highest)
         self.changes.count += len(ordinals) - 1
-        self._stream_logged(key, stream, records.deleted(key, highest, ordinals))
+        self.stream_logged(key, stream, records.deleted(key, highest, ordinals))
 
     def set_last_id(self, key: bytes, stream: Stream, last_id: int, entries_added: int, max_deleted: int) -> None:
         """Set the last ID (XSETID), which must not be below Stream.top_id() and ``max_deleted``.
@@ -309,7 +316,7 @@ class Keyspace(KeyTable):
             if group.entries_read > entries_added:
                 group.entries_read = entries_added
                 group.dirty = True
-        self._stream_logged(key, stream, records.set_last_id(key, last_id, entries_added, max_deleted))
+        self.stream_logged(key, stream, records.set_last_id(key, last_id, entries_added, max_deleted))
 
     # -- producers (see ``producers``) ----------------------------------------------------------------------------
     def add_produced(
@@ -318,21 +325,21 @@ class Keyspace(KeyTable):
         """Remember the producer's own ID ``name`` of the entry that was just appended."""
         self.before(key)
         stream.own_producers().add(producer, name, entry_id, now, keep_ms, most)
-        self._stream_logged(key, stream, records.idempotent(key, producer, name, entry_id, now, keep_ms, most))
+        self.stream_logged(key, stream, records.idempotent(key, producer, name, entry_id, now, keep_ms, most))
         self.timers.arm(timers.PRODUCED, key, b"", now + keep_ms)
 
     def set_idmp(self, key: bytes, stream: Stream, keep_ms: int, most: int) -> None:
         """Set how long and how many IDs of producers are remembered, and forget all current ones."""
         self.before(key)
         stream.own_producers().configure(keep_ms, most)
-        self._stream_logged(key, stream, records.idmp(key, keep_ms, most))
+        self.stream_logged(key, stream, records.idmp(key, keep_ms, most))
 
     def forget_produced(self, key: bytes, stream: Stream, now: int) -> None:
         """Forget the IDs of producers that have expired at ``now``."""
         self.before(key)
         if stream.producers is not None:
             stream.producers.forget(now)
-        self._stream_logged(key, stream, records.produced(key, now))
+        self.stream_logged(key, stream, records.produced(key, now))
 
     # -- retention (see ``retaining``) -----------------------------------------------------------------------------
     def set_retention(self, key: bytes, stream: Stream, policy: RetentionPolicy | None) -> None:
@@ -345,7 +352,7 @@ class Keyspace(KeyTable):
             if not (stream.next_ord or stream.groups):
                 stream.lone = True
             self._uncheck(key, stream)
-        self._stream_logged(key, stream, records.retain(key, b"" if policy is None else policy.pack()))
+        self.stream_logged(key, stream, records.retain(key, b"" if policy is None else policy.pack()))
 
     def _set_default_policies(self) -> None:
         """Set the default policies of new streams. Their records are in the batch that creates the streams."""
@@ -376,6 +383,55 @@ class Keyspace(KeyTable):
         self.unchecked.pop(key, None)
         self.check_later.pop(key, None)
         self.timers.cancel(timers.RETENTION, key)
+
+    # -- keys that are copied from another group (see ``copymutators``) --------------------------------------------
+    def set_imports(self, value: bytes) -> None:
+        self.imports = value
+        self.changes.imports = True
+        if self.on_imports is not None:
+            self.on_imports()
+
+    def add_copied(self, key: bytes, meta: bytes) -> Stream:
+        """Add a stream whose nodes follow. Raises CorruptError if the metadata is damaged."""
+        stream = Stream.begin_copy(self.next_sid, meta, self.pool)
+        self._add_stream(key, stream)
+        return stream
+
+    def copied_retention(self, key: bytes, stream: Stream) -> None:
+        """Let the policy of a copied stream be checked."""
+        if stream.retention is not None:
+            self._uncheck(key, stream)
+
+    def is_inert(self, key: bytes) -> bool:
+        return self.inert is not None and self.inert(key)
+
+    def park(self, item: Item) -> bool:
+        """Return whether the subject of a timer is inert. Its timer is then armed again by unpark()."""
+        if self.inert is None or not self.inert(item[1]):
+            return False
+        self._parked[item] = None
+        return True
+
+    def resume_copied(self, copied: Callable[[bytes], bool], now: int) -> None:
+        """Extend the deadlines of groups and stages whose copy is complete: activity that extended them was not logged
+        [15]. O(timers)."""
+        served = self.served(now)
+        for kind, key, name in [*self.timers.in_served_time(), *self._parked]:
+            if kind == GROUP_EXPIRY and copied(key):
+                stream = self.keys.get(key)
+                group = stream.groups.get(name) if isinstance(stream, Stream) else None
+                if group is not None:
+                    group.resume(served)
+            elif kind == STAGE_EXPIRY and copied(key) and key in self.stages.by_name:
+                self.stages.by_name[key].resume(served)
+
+    def unpark(self) -> None:
+        """Inspect the subjects of the parked timers, as far as they are not inert any more."""
+        parked, self._parked = self._parked, {}
+        for item in parked:
+            if not self.park(item):
+                kind, key, name = item
+                (self.due if kind in (DUE_SERVED, DUE_WALL) else self.timers).arm(kind, key, name, 0)
 
     # -- strings ---------------------------------------------------------------------------------------------
     def set_string(self, key: bytes, value: bytes, expire_at: int = NEVER, keep_ttl: bool = False) -> String:
@@ -492,7 +548,7 @@ class Keyspace(KeyTable):
                 self._disarm_group(key, group)
                 self.arm_group(new, group)
             self.timers.cancel(timers.PRODUCED, key)
-            self._arm_produced(new, value)
+            self.arm_produced(new, value)
             if value.retention is not None:
                 self._unretain(key, value)
                 self._uncheck(new, value)
@@ -596,6 +652,7 @@ class Keyspace(KeyTable):
         self.expires.clear()
         self.stages.clear()
         self.delayed.clear()
+        self._parked.clear()
         self.delayed_count = 0
         self.due.clear()
         self.timers.clear()
@@ -619,13 +676,13 @@ class Keyspace(KeyTable):
         if not group.recount:
             group.recount = True
             self.uncounted[group] = None
-        self._stream_logged(key, stream, record)
+        self.stream_logged(key, stream, record)
 
     def group_gone(self, key: bytes, stream: Stream, group: Group, record: bytes) -> None:
         """Record that the group was removed from the stream."""
         self._forget_group(key, group)
         self.changes.dead_groups.append((stream.sid, group.name))
-        self._stream_logged(key, stream, record)
+        self.stream_logged(key, stream, record)
 
     def _forget_group(self, key: bytes, group: Group) -> None:
         self._disarm_group(key, group)
@@ -645,7 +702,7 @@ class Keyspace(KeyTable):
         if leaves is not None:
             self.timers.arm(timers.PENDING_DROP, key, group.name, leaves)
 
-    def _arm_produced(self, key: bytes, stream: Stream) -> None:
+    def arm_produced(self, key: bytes, stream: Stream) -> None:
         """Arm the timer for the IDs of the stream's producers."""
         producers = stream.producers
         if producers is not None and producers.by_name:
@@ -680,7 +737,7 @@ class Keyspace(KeyTable):
     def begin_capture(self) -> Capture:
         """Begin a capture of all changes since the last one; ``changes.more()`` completes it."""
         self.pool.drafted = 0
-        return self.changes.begin(self.next_sid, self.away)
+        return self.changes.begin(self.next_sid, self.away, self.imports)
 
     # -- start-up --------------------------------------------------------------------------------------------
     def restore_stream(self, key: bytes, sid: int, meta: bytes, expire_at: int = NEVER) -> Stream:
@@ -736,7 +793,7 @@ class Keyspace(KeyTable):
                 for group in value.groups.values():
                     group.resume(served)
                     self.arm_group(key, group)
-                self._arm_produced(key, value)
+                self.arm_produced(key, value)
                 if value.retention is not None:
                     self._uncheck(key, value)
         for key, delayed in self.delayed.items():

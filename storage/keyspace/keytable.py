@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from resp import errors
 from storage.keyspace import events
 from storage.keyspace.keyindex import KeyIndex
@@ -21,6 +23,8 @@ class KeyTable:
         self.event_classes = 0  # classes of keyspace events that are published; set by the server
         self.follower = False  # on a replica: only the records of its leader may be logged
         self.frozen = False  # writes are paused: nothing may expire, since nothing may change
+        # keys that SCAN, KEYS and RANDOMKEY don't show, because only another group may serve them; set by the server
+        self.hidden: Callable[[bytes], bool] | None = None
         self.no_touch = False  # the client has set CLIENT NO-TOUCH: its reads do not count as use
         # statistics since the start
         self.hits = 0
@@ -31,7 +35,7 @@ class KeyTable:
         if self.expires:
             at = self.expires.get(key)
             if at is not None and at <= now:
-                if self.follower or self.frozen:
+                if self.follower or self.frozen or self.is_inert(key):
                     return None
                 self.expire_key(key)
         return self.keys.get(key)
@@ -100,6 +104,10 @@ class KeyTable:
     def expire_at(self, key: bytes) -> int:
         """Return the expiry (ms since epoch); NEVER if the key has no expiry or does not exist."""
         return self.expires.get(key, NEVER)
+
+    def is_inert(self, key: bytes) -> bool:
+        """Return whether only another group may change the key now."""
+        raise NotImplementedError
 
     def expire_key(self, key: bytes) -> None:
         raise NotImplementedError

@@ -14,7 +14,9 @@ from typing import Any, Final
 
 from resp.errors import CorruptError
 from storage.groups.group import Group
-from storage.keyspace import delaymutators, groupmutators, stagemutators
+from storage.groups.pendingformat import assemble, head
+from storage.groups.rangerow import OWNED
+from storage.keyspace import copymutators, delaymutators, groupmutators, stagemutators
 from storage.keyspace.groupmutators import GroupDeadLetter, Messages, Ownership
 from storage.keyspace.keyspace import Keyspace
 from storage.keyspace.prefetch import appends
@@ -29,6 +31,7 @@ from storage.streams.retention import unpack as unpack_retention
 from storage.streams.stream import Stream
 
 _STEPS: Final = {0: 0, records.HAS_COUNT: 0, records.INCREMENT: 1, records.DECREMENT: -1}  # keyed by the flags of OWN
+NO_MESSAGES: Final = bytes(assemble(head(0, 0, [], False)))  # the dump of an empty pending list
 # raised by mutators for arguments that no mutator has logged
 DAMAGE: Final = (struct.error, ValueError, KeyError, IndexError, OverflowError)
 
@@ -474,6 +477,72 @@ def _apply_away(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
     ks.set_away(away)
 
 
+# -- keys that are copied from another group ---------------------------------------------------------------------------
+def _apply_imports(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
+    copymutators.set_imports(ks, batch[at + 5 : stop])
+
+
+def _apply_copied(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
+    _, _, klen, complete = records.COPIED_HEAD.unpack_from(batch, at)
+    start = at + records.COPIED_HEAD.size
+    key, meta = batch[start : start + klen], part(batch, start + klen, stop)
+    if complete > 1 or (key in ks.keys) != bool(complete):
+        raise CorruptError("a COPIED record for a key that exists, or for one that does not")
+    if complete:
+        copymutators.complete(ks, key, _need(ks, key), meta)
+    else:
+        copymutators.begin(ks, key, meta)
+
+
+def _apply_node(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
+    _, _, klen, first, end, n = records.NODE_HEAD.unpack_from(batch, at)
+    start = at + records.NODE_HEAD.size
+    key, middle = batch[start : start + klen], start + klen + n * records.BORDERS.size
+    dead = list(records.BORDERS.iter_unpack(part(batch, start + klen, middle)))
+    borders = [border for pair in dead for border in pair]
+    if (
+        end >> 63
+        or sum([high - low for low, high in dead]) > copymutators.MOST_DEAD
+        or any(map(int.__ge__, borders, borders[1:]))
+    ):
+        raise CorruptError("a NODE record with invalid ordinals")
+    copymutators.add_node(ks, key, _need(ks, key), first, end, dead, part(batch, middle, stop))
+
+
+def _apply_group_copy(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
+    _, _, klen, glen = records.IDS_HEAD.unpack_from(batch, at)
+    key, name, start = _split(batch, at + records.IDS_HEAD.size, klen, glen)
+    stream = _need(ks, key)
+    if not name or name in stream.groups:
+        raise CorruptError("a GROUPCOPY record for a group that exists")
+    copymutators.add_group(ks, key, stream, Group.restore(name, part(batch, start, stop), NO_MESSAGES))
+
+
+def _apply_pending(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
+    fields = records.PENDING_HEAD.unpack_from(batch, at)
+    (_, _, klen, glen, dlen, first, due, expire, retry, deliveries, most, owner, kind) = fields
+    _check_times(first, due, expire, retry, deliveries)
+    key, name, start = _split(batch, at + records.PENDING_HEAD.size, klen, glen)
+    deadletter, ids = batch[start : start + dlen], split_ids(part(batch, start + dlen, stop))
+    stream, group = _group(ks, key, name)
+    if (
+        not ids
+        or any(map(bytes.__ge__, ids, ids[1:]))
+        or group.pending.present(ids)
+        or (kind == OWNED and (dlen or (owner and owner not in group.owners)))
+        or (kind != OWNED and (kind or owner or deliveries >> 32))
+    ):
+        raise CorruptError("a PENDING record that does not fit its group")
+    times = (first, due, expire, retry)
+    copymutators.add_pending(ks, key, stream, group, deadletter, times, deliveries, most, owner, kind, ids)
+
+
+def _apply_producer(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
+    _, _, klen, plen = records.IDS_HEAD.unpack_from(batch, at)
+    key, name, start = _split(batch, at + records.IDS_HEAD.size, klen, plen)
+    copymutators.add_producer(ks, key, _need(ks, key), name, part(batch, start, stop))
+
+
 # Each function takes the keyspace, the batch, and the start and end of the record in it.
 _APPLY: Final[dict[int, Callable[[Keyspace, bytes, int, int], None]]] = {
     records.RUN: _apply_run,
@@ -508,6 +577,12 @@ _APPLY: Final[dict[int, Callable[[Keyspace, bytes, int, int], None]]] = {
     records.JOIN: _apply_join,
     records.CANCEL: _apply_cancel,
     records.AWAY: _apply_away,
+    records.IMPORTS: _apply_imports,
+    records.COPIED: _apply_copied,
+    records.NODE: _apply_node,
+    records.GROUPCOPY: _apply_group_copy,
+    records.PENDING: _apply_pending,
+    records.PRODUCER: _apply_producer,
 }
 KNOWN: Final = frozenset((records.APPEND, *_APPLY))  # kinds of records that can be replayed
 

@@ -52,6 +52,13 @@ A record is
                   | n ordinals u64 | n sizes u32 | entries of the companion     they join their stream from ms.seq on
     CANCEL        klen u32 | ordinal u64 | key | entry of the companion
     AWAY          away i64                                  ms: see served time in ``storage.keyspace.keyspace``
+    IMPORTS       the imports in progress                   see ``storage.keyspace.copymutators``, like the next ones
+    COPIED        klen u32 | complete u8 | key | metadata of the stream      its copy begins (0) or is complete (1)
+    NODE          klen u32 | first ordinal u64 | end u64 | n u32 | key | n ranges of deleted ordinals u64 u64 | blob
+    GROUPCOPY     klen u32 | glen u32 | key | group | metadata of the group
+    PENDING       klen u32 | glen u32 | dlen u32 | first u64 | due u64 | expire u64 | retry u64 | deliveries u64
+                  | most u32 | owner u32 | kind u8 | key | group | dead-letter key | IDs
+    PRODUCER      klen u32 | plen u32 | key | producer | dump
 
 ``number`` identifies a consumer; 0 in OWN means no owner. Entries read are 2**64 - 1 if they are unknown. The entries
 of a RUN have the same millisecond and consecutive sequence numbers from seq on.
@@ -103,6 +110,12 @@ DELAY: Final = 30
 JOIN: Final = 31
 RETAIN: Final = 32
 CANCEL: Final = 33
+IMPORTS: Final = 34
+COPIED: Final = 35
+NODE: Final = 36
+GROUPCOPY: Final = 37
+PENDING: Final = 38
+PRODUCER: Final = 39
 
 HEAD: Final = Struct(">BI")
 APPEND_HEAD: Final = Struct(">BIIQQ")  # APPEND, DELAY
@@ -117,7 +130,7 @@ JOIN_HEAD: Final = Struct(">BIIQQQQII")
 RENAME_HEAD: Final = Struct(">BII")  # RENAME, RETAIN
 GROUP_HEAD: Final = Struct(">BIII16sQQ")
 DELIVER_HEAD: Final = Struct(">BIIII16sQQQIBIII")
-IDS_HEAD: Final = Struct(">BIII")  # ACK, DESTROY
+IDS_HEAD: Final = Struct(">BIII")  # ACK, DESTROY, GROUPCOPY, PRODUCER
 DUE_HEAD: Final = Struct(">BIIIQ")
 DROP_HEAD: Final = Struct(">BIIII16sBQQ")
 STAGE_HEAD: Final = Struct(">BIIIQQI")
@@ -127,6 +140,10 @@ CONSUMER_HEAD: Final = Struct(">BIIIIQ")
 OWN_HEAD: Final = Struct(">BIIIIB16sQQQQIII")
 FORGET_HEAD: Final = Struct(">BIIII")
 AWAY_RECORD: Final = Struct(">BIq")
+COPIED_HEAD: Final = Struct(">BIIB")
+NODE_HEAD: Final = Struct(">BIIQQI")
+PENDING_HEAD: Final = Struct(">BIIIIQQQQQIIB")
+BORDERS: Final = Struct(">QQ")
 LENGTH: Final = Struct(">I")
 FIRST: Final = Struct(">IQQ")
 
@@ -284,6 +301,37 @@ def flush() -> bytes:
 
 def away(ms: int) -> bytes:
     return AWAY_RECORD.pack(AWAY, AWAY_RECORD.size - HEAD.size, ms)
+
+
+def imports(value: bytes) -> bytes:
+    return HEAD.pack(IMPORTS, len(value)) + value
+
+
+def copied(key: bytes, complete: int, meta: bytes) -> bytes:
+    return _named(COPIED, COPIED_HEAD, (key,), (complete,), meta)
+
+
+def node(key: bytes, first: int, end: int, dead: Sequence[tuple[int, int]], blob: bytes) -> bytes:
+    """Return a NODE record. ``dead``: ranges of deleted ordinals, with start and stop. ``blob``: empty if all are."""
+    ranges = b"".join([BORDERS.pack(*one) for one in dead])
+    return _named(NODE, NODE_HEAD, (key,), (first, end, len(dead)), ranges + blob)
+
+
+def group_copy(key: bytes, name: bytes, meta: bytes) -> bytes:
+    return _named(GROUPCOPY, IDS_HEAD, (key, name), (), meta)
+
+
+def pending(
+    key: bytes, name: bytes, deadletter: bytes, times: tuple[int, int, int, int], deliveries: int, most: int,
+    owner: int, kind: int, ids: Sequence[bytes],
+) -> bytes:  # fmt: skip
+    """Return a PENDING record. ``times``: first, due (or the last delivery), expire, and retry."""
+    fields = (*times, deliveries, most, owner, kind)
+    return _named(PENDING, PENDING_HEAD, (key, name, deadletter), fields, b"".join(ids))
+
+
+def producer(key: bytes, name: bytes, dump: bytes) -> bytes:
+    return _named(PRODUCER, IDS_HEAD, (key, name), (), dump)
 
 
 def group(key: bytes, name: bytes, offset: int, ttl: int, deadline: int) -> bytes:

@@ -117,6 +117,9 @@ class Timers:
         del self._armed[item]
         return item
 
+    def items(self) -> list[Item]:
+        return list(self._armed)
+
     def clear(self) -> None:
         self._heap.clear()
         self._armed.clear()
@@ -147,6 +150,10 @@ class TwoClocks:
 
     def cancel_all(self, kind: int, keys: Iterable[bytes]) -> None:
         self._of(kind).cancel_all(kind, keys)
+
+    def in_served_time(self) -> list[Item]:
+        """Return the items of all timers that use served time. O(timers)."""
+        return self._served.items()
 
     def next(self) -> int | None:
         """Return the earliest time of all timers, as if both clocks were the same."""

@@ -63,6 +63,7 @@ class Capture:
     flushed: bool = False  # FLUSHALL since the last checkpoint: everything is removed from the store first
     next_sid: int = 1  # the sid of the next stream or stage; never reused
     away: int = 0  # ms: wall-clock time minus served time
+    imports: bytes = b""  # slots that are being copied to this group
     streams: list[StreamCapture] = field(default_factory=list)
     stream_keys: dict[int, tuple[bytes, int]] = field(default_factory=dict)  # sid -> key, expiry in ms (0: none)
     # sid, name, meta, and the pending list in parts, which pendingformat.assemble() joins outside of the event loop
@@ -74,12 +75,14 @@ class Capture:
     stages: list[StageCapture] = field(default_factory=list)
     dead_stages: list[int] = field(default_factory=list)
     fences: list[tuple[bytes, int, bytes]] = field(default_factory=list)  # name, epoch, check (empty: none)
+    imports_changed: bool = False
     changes: int = 0  # number of its changes (INFO rdb_changes_since_last_save)
 
     @property
     def empty(self) -> bool:
         return not (
             self.flushed
+            or self.imports_changed
             or self.streams
             or self.groups
             or self.dead_groups

@@ -8,9 +8,11 @@ from array import array
 from collections.abc import Iterator
 from typing import Final
 
+import zstandard
+
 from storage.model.tombstones import Tombstones
 from storage.nodes.draft import Draft, blob_bytes
-from storage.nodes.node import Node
+from storage.nodes.node import Node, active_blob
 from storage.nodes.packed import AnyNode
 from storage.nodes.pool import NodePool, NodeStore, open_sealed
 
@@ -115,6 +117,35 @@ class Snapshot:
         finally:
             self.close()
 
+    def stored_form(self, compressor: zstandard.ZstdCompressor) -> Iterator[tuple[int, int, bytes, list[int]]]:
+        """Yield the nodes as the store has them: first ordinal, the ordinal after it and after deleted entries that
+        follow it, the blob, and the deleted ordinals of the range among them, ascending."""
+        try:
+            for number in range(len(self._borders) - 1):
+                first, end = self._borders[number], self._borders[number + 1]
+                blob = self._blobs.pop(first, None)
+                if blob is None:
+                    blob = self._pinned().load(self._sid, first, self._ms[number] << 64 | self._seq[number])
+                elif isinstance(blob, Draft):
+                    self._blob_bytes -= blob_bytes(blob)
+                    blob = blob.seal(compressor)
+                else:
+                    self._blob_bytes -= len(blob)
+                yield first, end, blob, self._marked(max(self._lo, first), end)
+            active = self._active
+            if active is not None:
+                yield self._active_ord, self._hi, active_blob(active)[0], self._marked(self._active_ord, self._hi)
+        finally:
+            self.close()
+
+    def _marked(self, lo: int, hi: int) -> list[int]:
+        return [] if self._tombstones is None else self._tombstones.marked(lo, hi)
+
+    def _pinned(self) -> NodeStore:
+        if self._view is None:
+            raise RuntimeError("a snapshot was read after its close()")
+        return self._view
+
     def cuts(self) -> Iterator[list[int]]:
         """Yield the ends of the living entries, oldest first, as offsets in each range of living entries of a node."""
         try:
@@ -161,16 +192,14 @@ class Snapshot:
 
     def _node(self, number: int, stop: int) -> AnyNode:
         """Return sealed node ``number`` of the range, with at least ``stop`` entries. Called once per node."""
-        if self._view is None:
-            raise RuntimeError("a snapshot was read after its close()")
-        first = self._borders[number]
+        view, first = self._pinned(), self._borders[number]
         blob = self._blobs.pop(first, None)
         if blob is not None:
             self._blob_bytes -= blob_bytes(blob)
         # nodes opened after a later checkpoint may lack the bytes of entries that were deleted since
-        node = self._pool.cache.get(self._sid, first) if self._view.is_current() else None
+        node = self._pool.cache.get(self._sid, first) if view.is_current() else None
         if node is None or len(node) < stop:  # after a reload with other limits, the cached node can end elsewhere
             first_id = self._ms[number] << 64 | self._seq[number]
             count = self._borders[number + 1] - first
-            node = open_sealed(blob, self._view, self._sid, first, first_id, count, self._tombstones)
+            node = open_sealed(blob, view, self._sid, first, first_id, count, self._tombstones)
         return node

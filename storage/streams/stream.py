@@ -35,6 +35,7 @@ from storage.nodes import appendlist
 from storage.nodes.draft import Draft
 from storage.nodes.index import NODE_BYTES
 from storage.nodes.node import active_blob
+from storage.nodes.packed import open_packed
 from storage.nodes.pool import NodePool
 from storage.streams import metadata
 from storage.streams.capture import StreamCapture
@@ -343,20 +344,74 @@ class Stream(StreamReads):
             sealed = stream._own_sealed()
             sealed.entries, sealed.bytes = found.sealed_entries, found.sealed_bytes
             sealed.largest_entry, sealed.largest_node = found.largest_entry, found.largest_node
-        stream.shift = found.added - found.next_ord
-        stream.max_deleted, stream.deleted = found.max_deleted, found.deleted
-        stream.lone = bool(found.flags & LONE)
-        stream._raised = found.next_ord if found.flags & RAISED else -1
-        if found.iids_added or found.idmp_ms:
-            producers = stream.own_producers()
-            producers.keep_ms, producers.most = found.idmp_ms, found.idmp_most
-            producers.added, producers.duplicates = found.iids_added, found.iids_repeated
-        stream.retention = found.retention
+        stream._set_rest(found)
         if found.tombstones:
             stream._own_tombstones().claimed = found.tombstones
         stream._active_ord = stream.next_ord
         stream._reopen = True
         return stream
+
+    # -- a copy from another group ---------------------------------------------------------------------------
+    @classmethod
+    def begin_copy(cls, sid: int, meta: bytes, pool: NodePool) -> Stream:
+        """Create a stream, without entries yet, to which the nodes of another one are added. ``meta``: of the other.
+
+        At any time until complete_copy(), it is a valid stream. Raises CorruptError if the metadata is damaged.
+        """
+        found = metadata.unpack(sid, meta)
+        stream = cls(sid, pool)
+        stream.last_ms, stream.last_seq, stream._evicted_to = found.last_ms, found.last_seq, found.evicted_to
+        stream.next_ord = stream.first_ord = stream._active_ord = found.first_ord
+        stream.lone = True
+        return stream
+
+    def add_copied_node(self, first: int, end: int, dead: list[int], blob: bytes) -> None:
+        """Add the next node of a copy, whose range of ordinals ends before ``end``. ``dead``: deleted ordinals among
+        them, ascending. ``blob`` b"": all are deleted. Raises CorruptError if the node does not fit."""
+        node = open_packed(blob) if blob else None
+        begin = max(self.next_ord, first)
+        if (
+            not (self.next_ord == first or (self.first_ord == self.next_ord and first <= self.next_ord)) or end <= begin
+            or (dead and (dead[0] < begin or dead[-1] >= end or dead[0] == self.first_ord))
+            or (node is None and (len(dead) != end - begin or self.first_ord == self.next_ord))
+            or (node is not None and (len(node) > end - first or node.id_at(len(node) - 1) > self.last_id))
+        ):  # fmt: skip
+            raise CorruptError("a copied node that does not fit its stream")
+        if dead:
+            tombstones = self._own_tombstones()
+            size = tombstones.bytes
+            tombstones.add(dead)
+            self.pool.bytes += tombstones.bytes - size
+        if node is not None:
+            self._push(first, node.first_id, blob, len(blob))
+            if dead and self.tombstones is not None:
+                self.tombstones.thin.add(first)
+        self.next_ord = self._active_ord = end
+        self._reopen = True
+
+    def complete_copy(self, meta: bytes) -> None:
+        """Set what begin_copy() has left out. Raises CorruptError if nodes are missing."""
+        found = metadata.unpack(self.sid, meta)
+        dead = 0 if self.tombstones is None else self.tombstones.total
+        if (found.next_ord, found.first_ord, found.tombstones) != (self.next_ord, self.first_ord, dead):
+            raise CorruptError("the copy of a stream is incomplete")
+        if found.sealed_entries or found.largest_entry:
+            sealed = self._own_sealed()
+            sealed.entries, sealed.bytes = found.sealed_entries, found.sealed_bytes
+            sealed.largest_entry, sealed.largest_node = found.largest_entry, found.largest_node
+        self._set_rest(found)
+
+    def _set_rest(self, found: StreamMeta) -> None:
+        """Set the attributes of the metadata that do not depend on nodes and tombstones."""
+        self.shift = found.added - found.next_ord
+        self.max_deleted, self.deleted = found.max_deleted, found.deleted
+        self.lone = bool(found.flags & LONE)
+        self._raised = found.next_ord if found.flags & RAISED else -1
+        if found.iids_added or found.idmp_ms:
+            producers = self.own_producers()
+            producers.keep_ms, producers.most = found.idmp_ms, found.idmp_most
+            producers.added, producers.duplicates = found.iids_added, found.iids_repeated
+        self.retention = found.retention
 
     def restore_tombstones(self, chunk: int, container: bytes) -> None:
         """Add a chunk of tombstones from the store, in order. Raises CorruptError if it is damaged."""

@@ -3,7 +3,8 @@
 Rule 1: at most one member serves a slot: it leads the owner, as far as it knows, and may release replies.
 Rule 2: each change of the map has the next version. Only the leader of a group in the epoch of its record changes the
 record or gives slots away. A record keeps its ID, and its epoch only increases.
-Rule 3: when a slot leaves a group, no member of its in-sync set has a key of this slot.
+Rule 3: when a slot leaves a group, no member of its in-sync set has a key of this slot; or it moves with its keys, and
+each member of the in-sync set of the new owner has the same keys, with the same contents, as the leader.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class SlotChecks:
         """``slots``: those of the keys that clients use."""
         self._loop, self._members, self._slots = loop, members, slots
         self.moves = 0  # changes that gave one of these slots to another group
+        self.with_keys = 0  # and of these, those with keys
 
     def _wrong(self, text: str) -> None:
         self._loop.trouble.append(text)
@@ -67,16 +69,33 @@ class SlotChecks:
         for slot in self._slots:
             if old.owner(slot) != new.owner(slot):
                 self.moves += 1
-                self._left(slot, old.owner(slot))
+                move = next((each for each in new.moves if each.moved == new.version), None)
+                if move is None:
+                    self._left(slot, old.owner(slot))
+                else:
+                    self.with_keys += bool(member.keys_of(slot))
+                    self._moved(slot, member, new.owner(slot))
+
+    def _in_sync(self, group: str) -> list[SlotMember]:
+        """Return the members of an in-sync set that are loaded."""
+        found = self._members[0].store.keys.get(f"tidelog/groups/{group}/state")
+        names = decode(found.value).in_sync if found is not None else ()
+        return [member for member in self._members if member.name in names and member.loaded]
 
     def _left(self, slot: int, group: str) -> None:
-        """A slot leaves a group (Rule 3)."""
-        store = self._members[0].store
-        found = store.keys.get(f"tidelog/groups/{group}/state")
-        in_sync = decode(found.value).in_sync if found is not None else ()
-        for member in self._members:
-            if member.name in in_sync and (keys := member.keys_of(slot)):
+        """A slot leaves a group without keys (Rule 3)."""
+        for member in self._in_sync(group):
+            if keys := member.keys_of(slot):
                 self._wrong(f"slot {slot} leaves group {group}, and {member.name} has the key {keys[0]!r}")
+
+    def _moved(self, slot: int, leader: SlotMember, group: str) -> None:
+        """A slot moves with its keys (Rule 3)."""
+        wanted = leader.contents(slot)
+        for member in self._in_sync(group):
+            found = member.contents(slot)
+            if found != wanted:
+                what = min({*found.items()} ^ {*wanted.items()})[0]
+                self._wrong(f"slot {slot} moves to group {group}, and {member.name} has another content of {what!r}")
 
     def expired(self, lease: str) -> None:
         """The coordinator ends a lease. ``groupchecks`` checks this."""
@@ -107,6 +126,10 @@ def forbidden(group: str, who: str, old: SlotMap, new: SlotMap) -> str:
             gone = [s for s in range(first, last + 1) if new.owner(s) != owner]
             if gone and (owner != group or old.groups[owner].leader != who):
                 return f"slot {gone[0]} leaves group {owner}, which {old.groups[owner].leader} leads"
+    for move in {*old.moves} ^ {*new.moves}:
+        leaders = {each.groups[move.source].leader for each in (old, new) if move.source in each.groups}
+        if move.source != group or who not in leaders:
+            return f"it changes a move of group {move.source}"
     return ""
 
 

@@ -57,7 +57,7 @@ class Key:
 
 
 class SlotClients:
-    """The clients. ``stopping``: they end after the current step."""
+    """The clients. ``stopping``: they end after the current step. ``with_keys``: slots also move with their keys."""
 
     def __init__(
         self, loop: NetworkLoop, members: Sequence[SlotMember], keys: Sequence[Key], chance: Random, pauses: float
@@ -68,7 +68,7 @@ class SlotClients:
         self._guess: dict[int, SlotMember] = {}  # by slot: the member that answered last, for all clients
         self.acknowledged: dict[int, int] = {}  # as GroupRecord has them, for the faults
         self.assigned = 0
-        self.stopping = False
+        self.stopping = self.with_keys = False
         self._number = 0
 
     async def ask(self, connections: dict[str, SimConnection], slot: int, *words: Word) -> Any:
@@ -172,7 +172,7 @@ class SlotClients:
         key.check([int(value) for value in check_rows(key.name, rows or [])], *before)
 
     async def move(self) -> None:
-        """Assign slots to other groups."""
+        """Move slots to other groups, with their keys or without."""
         groups = sorted({each.group for each in self._members})
 
         async def step(_: dict[str, SimConnection]) -> None:
@@ -180,8 +180,11 @@ class SlotClients:
             member = self._guess.get(key.slot) or self._random.choice(self._members)
             connection = await SimConnection.open(self._loop, member)
             try:
-                words = ("TCLUSTER", "ASSIGN", key.slot, "TO", self._random.choice(groups))
-                await connection(*words)
+                if self.with_keys and self._random.random() < 0.1:
+                    await connection("TCLUSTER", "ABORT")
+                else:
+                    action = self._random.choice(("MOVE", "MOVE", "MOVE", "ASSIGN")) if self.with_keys else "ASSIGN"
+                    await connection("TCLUSTER", action, key.slot, "TO", self._random.choice(groups))
                 self.assigned += 1
             finally:
                 connection.close()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from storage.keyspace.digest import _add_stream
+from storage.streams.stream import Stream
 from tests.simulation.groupmembers import GroupMember
 from tests.simulation.network import NetworkLoop
 from tests.simulation.slotchecks import MAP, keys_by_slot
@@ -37,6 +39,17 @@ class SlotMember(GroupMember):
             and not slots.held[slot]
             and not slots.down
         )
+
+    def contents(self, slot: int) -> dict[bytes, bytes]:
+        """Return the contents of the keys of a slot; only if it is loaded."""
+        found: dict[bytes, bytes] = {}
+        for key in self.keys_of(slot):
+            value = self._server.data.ks.keys[key]
+            assert isinstance(value, Stream)
+            parts: list[bytes] = []
+            _add_stream(value, parts.append)
+            found[key] = b"".join(parts)
+        return found
 
     def keys_of(self, slot: int) -> list[bytes]:
         """Return the keys of a slot; only if it is loaded."""

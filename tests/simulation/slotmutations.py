@@ -17,7 +17,9 @@ from coordinator.interface import CoordinatorError
 from coordinator.slotmap import SlotMapError
 from respserver.runtime.ownership import SlotOwnership, table
 from respserver.slotmaps.assigning import SlotAssignment
+from respserver.slotmaps.cleaning import SlotCleaning
 from respserver.slotmaps.keeper import MapKeeper
+from respserver.slotmaps.moving import HoldEndedError, SlotMover
 from tests.simulation.slots import SlotCase
 from tests.simulation.world import Patch
 
@@ -142,6 +144,46 @@ def keys_are_ignored() -> list[Patch]:
     return [(SlotAssignment, "_empty", empty)]
 
 
+# -- moves with keys -------------------------------------------------------------------------------------------------
+def records_are_not_sent() -> list[Patch]:
+    """The new owner gets the copies of keys, and not what clients write after the copies."""
+    return [(SlotMover, "_records", lambda mover, batch: None)]
+
+
+def rest_is_not_acknowledged() -> list[Patch]:
+    """The map is changed when the last records are sent, before the new owner has acknowledged them."""
+
+    async def sent(mover: Any, peer: Any, export: Any, name: str, until: float) -> None:
+        await mover._settled()
+        mover._send(peer, export, name)
+        peer.ask("TCLUSTER", "IMPORT", name, "END")
+
+    return [(SlotMover, "_acknowledged", sent)]
+
+
+def lost_reply_ends_a_move() -> list[Patch]:
+    """A change of the map at the end of a move whose reply is lost counts as one that did not happen."""
+
+    async def once(mover: Any, name: str) -> int:
+        try:
+            await mover._keeper.change(lambda slots: slotmap.finish_move(slots, name, mover._led, mover._clock.now()))
+        except CoordinatorError as error:
+            mover._release_slots()
+            raise HoldEndedError(str(error)) from error
+        return 0
+
+    return [(SlotMover, "_finish", once)]
+
+
+def moved_keys_stay() -> list[Patch]:
+    """The old owner does not delete the keys of slots that have left."""
+
+    async def nothing(cleaning: Any, slots: bytes, leads: Any) -> int:
+        return 0
+
+    return [(SlotCleaning, "clean", nothing)]
+
+
 @dataclass(frozen=True)
 class SlotMutation:
     """As ``groupmutations.GroupMutation``."""
@@ -161,6 +203,7 @@ def _case(seed: int, *faults: str, **options: Any) -> SlotCase:
 
 
 _ALONE: dict[str, Any] = {"members": 1, "movers": 3}
+_KEYS: dict[str, Any] = {**_ALONE, "with_keys": True}
 SLOT_MUTATIONS: dict[str, SlotMutation] = {
     "slots do not wait": SlotMutation(slots_do_not_wait, _case(0, **_ALONE), "leaves group"),
     "old owner serves on": SlotMutation(old_owner_serves_on, _case(2, **_ALONE), "has two owners"),
@@ -172,7 +215,7 @@ SLOT_MUTATIONS: dict[str, SlotMutation] = {
     ),
     "old plan is carried out": SlotMutation(
         old_plan_is_carried_out,
-        _case(15, "pause", "cut_off", members=1, groups=3, movers=6, pauses=0.5),
+        _case(5, "pause", "cut_off", members=1, groups=3, movers=6, pauses=0.5),
         "leaves group",
     ),
     "epoch is not written": SlotMutation(epoch_is_not_written, _case(0, "failover", "lost_replies"), "leaves group"),
@@ -186,4 +229,12 @@ SLOT_MUTATIONS: dict[str, SlotMutation] = {
         writes_are_not_noted, _case(1, keys=8, pauses=0.02, **_ALONE), "leaves group"
     ),
     "keys are ignored": SlotMutation(keys_are_ignored, _case(0, **_ALONE), "leaves group"),
+    "records are not sent": SlotMutation(records_are_not_sent, _case(3, **_KEYS), "has another content"),
+    "rest is not acknowledged": SlotMutation(
+        rest_is_not_acknowledged, _case(1, "slow", **_KEYS), "has another content"
+    ),
+    "lost reply ends a move": SlotMutation(
+        lost_reply_ends_a_move, _case(0, "lost_replies", "lost_swap", **_KEYS), "has two owners"
+    ),
+    "moved keys stay": SlotMutation(moved_keys_stay, _case(0, **_KEYS), "are there, and were deleted"),
 }

@@ -18,7 +18,7 @@ from typing import Any, Final, cast
 from coordinator import slotmap
 from persistence import nodeid
 from respserver.group import identity, joining, presence, standing
-from respserver.slotmaps import assigning, keeper
+from respserver.slotmaps import assigning, importing, keeper, moving
 from tests.simulation.checker import Ledger
 from tests.simulation.clients import LostError, RefusedError, SimConnection
 from tests.simulation.groupfaults import GroupFaults
@@ -39,7 +39,8 @@ LEASE: Final = 2.0  # seconds
 
 @dataclass(frozen=True)
 class SlotCase:
-    """``members``: of each group. ``keys``: each with a writer and a slot of its own. ``pauses``: see SlotClients."""
+    """``members``: of each group. ``keys``: each with a writer and a slot of its own. ``pauses``: see SlotClients.
+    ``with_keys``: slots also move with their keys."""
 
     seed: int
     faults: tuple[str, ...] = FAULTS
@@ -53,16 +54,19 @@ class SlotCase:
     at_once: int = 2  # faults
     pauses: float = 0.2
     move_pause: int = 200
+    with_keys: bool = False
 
 
 @dataclass(frozen=True)
 class SlotResult:
-    """``moves``: changes of the owner of a key's slot. ``assigned``: successful TCLUSTER ASSIGN."""
+    """``moves``: changes of the owner of a key's slot; ``with_keys``: of these, those with keys. ``assigned``:
+    successful calls of TCLUSTER."""
 
     trace: str
     acknowledged: int
     assigned: int
     moves: int
+    with_keys: int
     version: int
 
 
@@ -95,6 +99,7 @@ class SlotWorld(SimWorld):
             member.store = self.store
             self.members.append(member)
         self.clients = SlotClients(loop, self.members, self.keys, self.random, case.pauses)
+        self.clients.with_keys = case.with_keys
         self.hosts = [f"10.0.1.{at}" for at in range(case.keys + case.readers + case.movers)]
         readers = self.hosts[case.keys : case.keys + case.readers]
         self.faults = GroupFaults(
@@ -112,9 +117,14 @@ class SlotWorld(SimWorld):
 
     def patches(self) -> Iterable[Patch]:
         secrets = types.SimpleNamespace(token_hex=lambda count: self.loop.random.randbytes(count).hex())
-        yield from ((module, "secrets", secrets) for module in (identity, joining, presence, standing, keeper, nodeid))
+        modules = (identity, joining, presence, standing, keeper, nodeid, moving)
+        yield from ((module, "secrets", secrets) for module in modules)
         # A search that takes time, although there are few keys.
         yield from ((assigning, "AT_ONCE", 1), (assigning, "TURN", 0.002))
+        yield from ((importing, "AT_ONCE", 1), (importing, "TURN", 0.002))
+        # Waiting takes few turns of the event loop.
+        yield from ((module, "POLL", 0.004) for module in (importing, moving))
+        yield from ((moving, "SLICE", -1.0), (moving, "TURN", 0.002), (moving, "MESSAGE", 100), (moving, "PAUSE", 0.1))
 
     async def run(self) -> None:
         for member in self.members:
@@ -185,8 +195,8 @@ class SlotWorld(SimWorld):
         wanted = slotmap.decode(self.store.keys[MAP].value)
         servers = [each.server for each in self.members if each.loaded]
         return len(servers) == len(self.members) and all(
-            each is not None and each.slots.map == wanted for each in servers
-        )
+            each is not None and each.slots.map == wanted and not each.data.ks.imports for each in servers
+        ) and not wanted.moves
 
 
 def run(case: SlotCase) -> SlotResult:
@@ -194,5 +204,6 @@ def run(case: SlotCase) -> SlotResult:
     world = play(case.seed, lambda loop, top: SlotWorld(case, loop, top), case)
     version = slotmap.decode(world.store.keys[MAP].value).version
     return SlotResult(
-        world.loop.trace(), len(world.clients.acknowledged), world.clients.assigned, world.checks.moves, version
+        world.loop.trace(), len(world.clients.acknowledged), world.clients.assigned, world.checks.moves,
+        world.checks.with_keys, version,
     )

@@ -25,8 +25,8 @@ def cluster_commands() -> None:
       tidelog cluster check --url redis://10.0.0.1      search for problems
       tidelog cluster create 1 2 3 --url ...            divide the slots of a new cluster on several machines
       tidelog cluster add --dir ./cluster               add a group
-      tidelog cluster rebalance --dir ./cluster         distribute the empty slots evenly
-      tidelog cluster move 0-4095 --to 2 --url ...      move empty slots
+      tidelog cluster rebalance --dir ./cluster         distribute the slots evenly
+      tidelog cluster move 0-4095 --to 2 --url ...      move slots with their keys
       tidelog cluster remove 3 --dir ./cluster          remove a group that owns no slots
 
     A cluster divides its keys over several groups of servers by the hash slots of Redis Cluster.

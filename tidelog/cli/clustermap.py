@@ -161,7 +161,7 @@ def add(group: str | None, url: str, directory: Path | None, timeout: float) -> 
     members = ", ".join(f"{each.name} ({each.address})" for each in view.groups[group].members.values())
     echo(f"group {group} has joined: {members}")
     if group not in view.owners:
-        echo("It owns no slots. To assign empty slots to it: tidelog cluster rebalance")
+        echo("It owns no slots. To give it its share: tidelog cluster rebalance")
 
 
 @click.command()
@@ -192,14 +192,14 @@ def remove(group: str, url: str, directory: Path | None) -> None:
 @click.option("--to", "target", required=True, metavar="GROUP", help="The group that gets the slots.")
 @where
 def move(ranges: tuple[str, ...], target: str, url: str, directory: Path | None) -> None:
-    """Move empty slots to another group.
+    """Move slots to another group, with their keys.
 
     \b
       tidelog cluster move 0-4095 --to 2
       tidelog cluster move 0-4095 9000 9002-9005 --to 2
 
-    The leader of the owner checks that no key has one of the slots, changes the map, and redirects clients. If there
-    are keys, it moves none of these slots, and the error names one of the keys.
+    Clients can use the slots meanwhile. At the end, calls for them wait for some ten milliseconds, at most for
+    move-pause. Ctrl-C aborts the move, which then has no effect.
     """
     count = 0
 
@@ -212,7 +212,7 @@ def move(ranges: tuple[str, ...], target: str, url: str, directory: Path | None)
     with reported(), Progress() as progress:
         wanted = slots.parse(ranges)
         progress.show_text(f"moving {counted(len(wanted), 'slot')}")
-        moving.move(chosen(url, directory), wanted, target, moved)
+        moving.move(chosen(url, directory), wanted, target, moved, progress.show_text)
         progress.end()
     if count < len(wanted):
         echo(f"{counted(len(wanted) - count, 'slot')} already belonged to group {target}")
@@ -222,14 +222,15 @@ def move(ranges: tuple[str, ...], target: str, url: str, directory: Path | None)
 @where
 @click.option("--without", default="", metavar="GROUP", help="Move the slots of this group to the others.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be moved.")
-def rebalance(url: str, directory: Path | None, without: str, dry_run: bool) -> None:
-    """Distribute the slots evenly over all groups, as far as they are empty.
+@click.option("--only-empty", is_flag=True, help="Leave slots that have keys where they are.")
+def rebalance(url: str, directory: Path | None, without: str, dry_run: bool, only_empty: bool) -> None:
+    """Distribute the slots evenly over all groups.
 
-    Slots without an owner are assigned, too. Slots that have keys stay where they are. The command searches the keys of
-    the groups that own too many slots, and moves as few slots as possible.
+    Slots without an owner are assigned, too. The command searches the keys of the groups that own too many slots, and
+    moves as few slots as possible: empty ones first, and then others with their keys, while clients use them.
     """
     with reported(), Progress() as progress:
-        done = moving.rebalance(chosen(url, directory), progress.show_text, dry_run, without)
+        done = moving.rebalance(chosen(url, directory), progress.show_text, dry_run, without, only_empty)
         progress.end()
         if dry_run:
             _print_moves(done.moves, "would move")

@@ -1,13 +1,18 @@
-"""Moves of empty slots between groups, by TCLUSTER ASSIGN at the leaders of their owners.
+"""Moves of slots between groups, by TCLUSTER ASSIGN and TCLUSTER MOVE at the leaders of their owners.
 
-Rule 1: the server decides whether a slot is empty. A search here only chooses the slots that are worth a request.
+Rule 1: empty slots are assigned, which copies nothing. The server decides whether a slot is empty. A search here only
+        chooses the slots that are worth a request.
 Rule 2: between the search and the request, clients may write to a slot. The server then refuses the request, and the
         search is repeated.
+Rule 3: slots with keys move with their keys. While a request is in progress, its state is read on another connection.
 """
 
 from __future__ import annotations
 
+import json
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -22,6 +27,9 @@ from tidelog.transport.errors import ReplyError
 
 PAGE: Final = 1000  # keys of a reply of SCAN
 ASSIGN_MS: Final = 60_000  # timeout of a request: the server searches all its keys
+MOVE_MS: Final = 7 * 86_400_000  # timeout of a move with keys
+NOT_EMPTY: Final = "only empty slots can be assigned"  # a part of the server's error
+POLL: Final = 0.5  # seconds between two readings of the state of a move
 ATTEMPTS: Final = 3
 
 Progress = Callable[[str], None]
@@ -54,8 +62,56 @@ def assign(view: ClusterView, move: SlotMove) -> None:
         ) from None
 
 
-def move(access: Access, wanted: Sequence[int], target: str, moved: Callable[[SlotMove], None]) -> None:
-    """Move slots to a group, which must have a leader. ``moved``: called after each request. Raises ClusterError."""
+def move_with_keys(view: ClusterView, move: SlotMove, progress: Progress) -> None:
+    """Move slots with their keys. Ends the move if the program is interrupted. Raises ClusterError."""
+    leader = view.groups[move.source].leading()
+    words = ["TCLUSTER", "MOVE", *slots.ranges(move.slots), "TO", move.target]
+    failed: list[str] = []
+
+    def request() -> None:
+        try:
+            asking.ask(view.access, leader.url, *words, ms=MOVE_MS)
+        except ReplyError as error:
+            failed.append(f"{leader.name} ({leader.address}) replied: {error}")
+        except OSError as error:
+            failed.append(
+                f"{leader.name} ({leader.address}) did not reply ({error}): tidelog cluster status shows what has moved"
+            )
+
+    thread = threading.Thread(target=request, daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(POLL)
+            progress(_state(view, leader.url, move))
+    except KeyboardInterrupt:
+        with suppress(OSError, ReplyError):
+            asking.ask(view.access, leader.url, "TCLUSTER", "ABORT")
+        thread.join(POLL)
+        raise
+    if failed:
+        raise ClusterError(failed[0])
+
+
+def _state(view: ClusterView, url: str, move: SlotMove) -> str:
+    """Return the state of a move, as the leader reports it."""
+    text = f"moving {len(move.slots):,} slots to group {move.target}"
+    with suppress(OSError, ReplyError, ValueError, AttributeError):
+        found = (json.loads(asking.ask(view.access, url, "TCLUSTER", "STATUS")) or {}).get("move")
+        if found:
+            text += f": {found.get('copied', 0):,} of {found.get('keys', 0):,} keys are copied"
+            if found.get("problem"):
+                text += f" ({found['problem']})"
+    return text
+
+
+def move(
+    access: Access, wanted: Sequence[int], target: str, moved: Callable[[SlotMove], None], progress: Progress
+) -> None:  # fmt: skip
+    """Move slots to a group, which must have a leader, with their keys. ``moved``: called after each request.
+
+    Raises ClusterError.
+    """
     view = read(access)
     _check_group(view, target)
     view.groups[target].leading()  # slots of a group without a leader are not served
@@ -65,7 +121,12 @@ def move(access: Access, wanted: Sequence[int], target: str, moved: Callable[[Sl
             by_owner.setdefault(view.owners[slot], []).append(slot)
     for owner, some in by_owner.items():
         request = SlotMove(tuple(some), owner, target)
-        assign(view, request)
+        try:
+            assign(view, request)
+        except ClusterError as error:
+            if NOT_EMPTY not in str(error):
+                raise
+            move_with_keys(view, request, progress)
         moved(request)
 
 
@@ -85,10 +146,12 @@ def divide(access: Access, progress: Progress) -> Rebalanced:
     return rest
 
 
-def rebalance(access: Access, progress: Progress, dry_run: bool = False, without: str = "") -> Rebalanced:
-    """Distribute the slots evenly, as far as they are empty.
+def rebalance(
+    access: Access, progress: Progress, dry_run: bool = False, without: str = "", only_empty: bool = True
+) -> Rebalanced:  # fmt: skip
+    """Distribute the slots evenly: first empty ones, and then, unless ``only_empty``, others with their keys.
 
-    without: a group that gives all its empty slots away. Raises ClusterError if a group has no leader.
+    without: a group that gives all its slots away. Raises ClusterError if a group has no leader.
     """
     done = Rebalanced(_read_led(access))
     if without:
@@ -104,22 +167,40 @@ def rebalance(access: Access, progress: Progress, dry_run: bool = False, without
         moves = slots.distributed(view.owners, view.groups, done.used, without)
         if dry_run:
             done.moves = moves
+            if not only_empty:
+                owners = list(view.owners)
+                for each in moves:
+                    for slot in each.slots:
+                        owners[slot] = each.target
+                done.moves = moves + slots.distributed(owners, view.groups, _all(view), without)
             return done
         _perform(done, moves, progress)
         if moves:
             done.view = _read_led(access)
         if not done.refusals:
             break
+    if not only_empty:
+        moves = slots.distributed(done.view.owners, done.view.groups, _all(done.view), without)
+        _perform(done, moves, progress, with_keys=True)
+        done.view, done.used = _read_led(access), {}
     return done
 
 
-def _perform(done: Rebalanced, moves: Sequence[SlotMove], progress: Progress) -> None:
+def _all(view: ClusterView) -> dict[str, set[int]]:
+    """Return, for each group, that none of its slots stays because of its keys."""
+    return {name: set() for name in view.groups}
+
+
+def _perform(done: Rebalanced, moves: Sequence[SlotMove], progress: Progress, with_keys: bool = False) -> None:
     """Request moves. Each is added to the moves or to the refusals of the outcome."""
     done.refusals = []
     for each in moves:
         progress(f"moving {len(each.slots):,} slots to group {each.target}")
         try:
-            assign(done.view, each)
+            if with_keys and each.source:
+                move_with_keys(done.view, each, progress)
+            else:
+                assign(done.view, each)
         except ClusterError as error:
             done.refusals.append(str(error))
         else:

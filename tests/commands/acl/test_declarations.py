@@ -13,7 +13,7 @@ ABOUT_KEYS = {
     "object|idletime", "object|refcount", "debug|object",
 }  # fmt: skip
 # Commands that write but name no key: all keys.
-WITHOUT_KEYS = {"flushall", "flushdb", "swapdb"}
+WITHOUT_KEYS = {"flushall", "flushdb", "swapdb", "tcluster|import"}
 # As in Redis, whoever may read a key may read it for a group.
 READS_FOR_GROUPS = {"xreadgroup"}
 

@@ -52,15 +52,19 @@ def test_status(cluster: RunningCluster) -> None:
     assert "no problems: 2 groups, 2 members" in run(cluster, "check")
 
 
-def test_slots_move_unless_they_have_keys(cluster: RunningCluster) -> None:
+def test_slots_move_with_their_keys(cluster: RunningCluster) -> None:
     cluster.ask("1a", "SET", "{b}", "1")  # slot 3300
-    assert "for example '{b}', and only empty slots" in run(cluster, "move", "3000-4000", "--to", "2", code=1)
+    assert "moved 1,001 slots from group 1 to group 2: 3000-4000" in run(cluster, "move", "3000-4000", "--to", "2")
+    assert cluster.ask("2a", "GET", "{b}") == "1"
+    assert "moved 1,001 slots from group 2 to group 1: 3000-4000" in run(cluster, "move", "3000-4000", "--to", "1")
+    assert cluster.ask("1a", "GET", "{b}") == "1"
     assert "moved 2,000 slots from group 1 to group 2: 0-1999" in run(cluster, "move", "0-1999", "--to", "2")
     assert "2,000 slots already belonged to group 2" in run(cluster, "move", "0-1999", "--to", "2")
     assert "there is no group 9" in run(cluster, "move", "0", "--to", "9", code=1)
     assert "would move" in run(cluster, "rebalance", "--dry-run")
     assert owned(cluster) == {"1": 6192, "2": 10192}
-    assert "slots: group 1: 8,192, group 2: 8,192" in run(cluster, "rebalance")
+    assert "slots: group 1: 8,192, group 2: 8,192" in run(cluster, "rebalance", "--only-empty")
+    assert cluster.ask("1a", "GET", "{b}") == "1"
     assert "group 1 has keys already" in run(cluster, "create", code=1)
 
 
@@ -69,8 +73,11 @@ def test_a_group_joins_and_leaves(cluster: RunningCluster) -> None:
     assert "group 3 owns no slots" in run(cluster, "check", code=1)
     run(cluster, "rebalance")
     assert sorted(owned(cluster).values()) == [5461, 5461, 5462]
-    assert "group 3 owns 5,461 slots: move them" in run(cluster, "remove", "3", code=1)
+    run(cluster, "move", "3300", "--to", "3")
+    assert cluster.ask("3a", "GET", "{b}") == "1"
+    assert "group 3 owns 5,462 slots: move them" in run(cluster, "remove", "3", code=1)
     run(cluster, "rebalance", "--without", "3")
+    assert "1" in (cluster.ask("1a", "GET", "{b}"), cluster.ask("2a", "GET", "{b}"))
     assert "group 3 was removed" in run(cluster, "remove", "3")
     assert "there is no group 3: the groups are 1, 2" in run(cluster, "remove", "3", code=1)
     assert cluster.running() == ["1a", "2a"]

@@ -1,0 +1,245 @@
+"""Slots that are copied to this group: the leader applies what the leader of the other group sends, and logs it [112].
+
+    TCLUSTER IMPORT id BEGIN             the map has the move; no key has its slots
+    TCLUSTER IMPORT id DATA away bytes   copies and records; ``away``: of the sender (Rule 6 of ``keyspace``)
+    TCLUSTER IMPORT id END               everything was sent
+
+The replies are withheld like those of all writes, so they acknowledge that the in-sync set has the data.
+
+Rule 1: ``Keyspace.imports`` has a description of each import, which the next leader finds in its log: a JSON object, by
+ID of the move, with "slots" and "state": "open", "complete", or "broken".
+Rule 2: the map decides what becomes of an import, see settle(). While the map has the move, and it is not finished, the
+import continues. If it is finished, the import is adopted: its description is removed, and this is confirmed by the
+in-sync set before the leader uses the map, and before it writes to the map that it has seen it. If the map does not
+have the move any more, it was aborted: the keys are deleted before the group can get the slots in another way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from functools import partial
+from typing import Any, Final
+
+from commands.slots import NO_SLOTS, slot_of
+from coordinator.interface import CoordinatorError
+from coordinator.slotmap import SlotMap, SlotMapError, SlotRange, owners_of, said
+from resp.errors import CommandError, CorruptError
+from respserver.group.membership import GroupMembership
+from respserver.runtime.ownership import either, table
+from respserver.runtime.parts import RuntimeParts, ServerPart
+from respserver.slotmaps.cleaning import SlotCleaning
+from respserver.slotmaps.inert import InertSlots
+from respserver.slotmaps.keeper import MapKeeper
+from storage.keyspace import copymutators
+from storage.keyspace.importing import apply
+from storage.keyspace.validation import check
+
+AT_ONCE: Final = 1000  # names that are searched before other clients have their turn
+TURN: Final = 0.0  # seconds between two of these parts
+POLL: Final = 0.001  # seconds
+MAP_SECONDS: Final = 5.0  # for which an import waits until this member has the map that has its move
+OPEN: Final = "open"
+COMPLETE: Final = "complete"
+BROKEN: Final = "broken"
+
+class NotYetError(SlotMapError):
+    """Another attempt may succeed."""
+
+
+Imports = dict[str, dict[str, Any]]
+
+
+class SlotImports(ServerPart):
+    """The imports of this group. Used on the event loop only."""
+
+    def __init__(
+        self, parts: RuntimeParts, keeper: MapKeeper, membership: GroupMembership, inert: InertSlots,
+        cleaning: SlotCleaning,
+    ) -> None:  # fmt: skip
+        super().__init__(parts)
+        self._keeper = keeper
+        self._standing = membership.standing
+        self._in_sync = membership.in_sync
+        self._membership = membership
+        self._inert = inert
+        self._cleaning = cleaning
+        self._dropping: dict[str, asyncio.Task[None]] = {}
+        keeper.settle = self.settle
+        self._data.on_use = self._loaded
+        self._loaded()
+
+    def _loaded(self) -> None:
+        self._data.ks.on_imports = self._changed
+        self._changed()
+
+    def _changed(self) -> None:
+        """The imports have changed, by this server or by its leader."""
+        copied = NO_SLOTS
+        for each in self.imports().values():
+            copied = either(copied, table(_slots(each)))
+        self._inert.copied = copied
+        self._inert.apply()
+
+    def imports(self) -> Imports:
+        """Return the imports (Rule 1)."""
+        found: Imports = json.loads(self._data.ks.imports or b"{}")
+        return found
+
+    def _set(self, name: str, state: str | None, slots: list[SlotRange] | None = None) -> None:
+        """Change the state of an import; None: remove it. Logs it."""
+        found = self.imports()
+        if state is None:
+            del found[name]
+        elif slots is not None:
+            found[name] = {"slots": [list(each) for each in slots], "state": state}
+        else:
+            found[name]["state"] = state
+        copymutators.set_imports(self._data.ks, json.dumps(found).encode() if found else b"")
+        self._ticks.queue()
+
+    # -- the commands --------------------------------------------------------------------------------------------
+    async def begin(self, name: str) -> None:
+        """Begin an import. Raises SlotMapError."""
+        until = self._loop.time() + MAP_SECONDS
+        while (known := self._keeper.map) is None or (move := known.move(name)) is None or not self._slots.leads:
+            if self._loop.time() > until:
+                raise NotYetError(
+                    f"the leader of group {self._keeper.group} does not know the move, or does not lead any more:"
+                    f" {self._keeper.problem or 'try again'}"
+                )
+            self._keeper.read_again()
+            await asyncio.sleep(20 * POLL)
+        if move.target != self._keeper.group or move.moved:
+            raise SlotMapError(f"the move {name} is not one to group {self._keeper.group}")
+        self._check_health()
+        led, slots = self._standing.led, table(list(move.slots))
+        for other, each in self.imports().items():
+            if any(map(int.__and__, slots, table(_slots(each)))):
+                await self._drop(other)
+        found, example = await self._search(slots)
+        if found:
+            shown = example[:100].decode("utf-8", "backslashreplace")
+            raise SlotMapError(
+                f"group {self._keeper.group} has {found} keys in {said(move.slots)} from the time before it joined the"
+                f" cluster, for example {shown!r}: start this group with an empty directory"
+            )
+        now = self._keeper.map
+        if now is None or now.move(name) is None or self._standing.led != led:
+            raise NotYetError("the move has ended meanwhile")
+        self._set(name, OPEN, list(move.slots))
+
+    def _check_health(self) -> None:
+        """Raise SlotMapError if this group could not store what it receives."""
+        group = self._keeper.group  # that enough members are in sync was checked, as for any write
+        if self._data.damaged_lately():
+            raise SlotMapError(f"group {group} has a damaged store: wait until it is repaired")
+        if not self._ticks.writable:
+            raise SlotMapError(f"group {group} accepts no writes: {self._gates.unwritable or 'see its log'}")
+
+    async def _search(self, slots: bytes) -> tuple[int, bytes]:
+        """Return the number of keys with some slots, and one of them."""
+        ks, cursor, begun, count, example = self._data.ks, 0, False, 0, b""
+        while cursor or not begun:
+            begun = True
+            cursor, names = ks.index.page(cursor, AT_ONCE)
+            found = [name for name in names if slots[slot_of(name)]]
+            count += len(found)
+            example = example or (found[0] if found else b"")
+            await asyncio.sleep(TURN)
+            if ks is not self._data.ks:
+                raise NotYetError("the data was replaced meanwhile")
+        return count, example
+
+    def data(self, name: str, away: int, batch: bytes) -> None:
+        """Apply copies and records. Raises CommandError."""
+        ks = self._data.ks
+        state = self._state(name)
+        if state == COMPLETE:
+            self._set(name, OPEN)
+        try:
+            check(batch)
+            apply(ks, batch, away - ks.away)
+        except CorruptError as error:
+            self._set(name, BROKEN)
+            self._logger.warning(f"The import {name} can't be continued: {error}")
+            raise CommandError(f"TRYAGAIN the import can't be continued: {error}") from error
+        self._ticks.queue()
+
+    def end(self, name: str) -> None:
+        """Note that everything was received. Raises CommandError."""
+        if self._state(name) != COMPLETE:
+            self._set(name, COMPLETE)
+
+    def _state(self, name: str) -> str:
+        """Return the state of an import that continues. Raises CommandError."""
+        found = self.imports().get(name)
+        if found is None or name in self._dropping:
+            raise CommandError("TRYAGAIN the import has ended")
+        if found["state"] == BROKEN:
+            raise CommandError("TRYAGAIN the import can't be continued")
+        return str(found["state"])
+
+    # -- the map decides -----------------------------------------------------------------------------------------
+    async def settle(self, found: SlotMap) -> None:
+        """Adopt or drop the imports of moves that have ended (Rule 2). Called by the leader, before it uses a version
+        of the map. Raises SlotMapError, CoordinatorError."""
+        for name, each in self.imports().items():
+            move = found.move(name)
+            if move is not None and not move.moved:
+                continue
+            if move is not None:
+                if each["state"] != COMPLETE:
+                    raise CoordinatorError(f"group {self._keeper.group} lacks the keys of the move {name}")
+                slots = table(_slots(each))
+                self._data.ks.resume_copied(partial(_has, slots), self._clock.now())
+                self._set(name, None)
+                await self._confirmed()
+                self._logger.notice(f"Group {self._keeper.group} has adopted {said(move.slots)}")
+            else:
+                task = self._dropping.get(name) or self._drop_later(name)
+                if self._keeper.group in owners_of(found, _slots(each)):
+                    await asyncio.shield(task)
+
+    async def _confirmed(self) -> None:
+        """Wait until the in-sync set has everything. Raises CoordinatorError if this member does not lead any more."""
+        led = self._standing.led
+        while self._data.ks.log or self._ticks.stalled or self._in_sync.confirmed() < self._ticks.log_end():
+            if self._standing.led != led or not led:
+                raise CoordinatorError("this member does not lead any more")
+            await asyncio.sleep(POLL)
+
+    async def _drop(self, name: str) -> None:
+        await asyncio.shield(self._dropping.get(name) or self._drop_later(name))
+
+    def _drop_later(self, name: str) -> asyncio.Task[None]:
+        """Begin to delete the keys of an import."""
+        task = self._dropping[name] = self._loop.create_task(self._delete(name))
+        task.add_done_callback(lambda _: self._dropping.pop(name, None))
+        return task
+
+    async def finish(self) -> None:
+        """Stop. The next leader drops what is left."""
+        for task in (tasks := list(self._dropping.values())):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _delete(self, name: str) -> None:
+        led, found = self._standing.led, self.imports().get(name)
+        if found is None:
+            return
+        slots = table(_slots(found))
+        count = await self._cleaning.clean(slots, lambda: bool(led) and self._standing.led == led)
+        if count is None:
+            return
+        if name in self.imports():
+            self._set(name, None)
+            self._logger.notice(f"Deleted {count} keys of the aborted move of {said(_slots(found))} to this group")
+
+
+def _has(slots: bytes, key: bytes) -> bool:
+    return slots[slot_of(key)] != 0
+
+
+def _slots(found: dict[str, Any]) -> list[SlotRange]:
+    return [SlotRange(*each) for each in found["slots"]]

@@ -1,0 +1,116 @@
+"""The keys that move to another group of a cluster: their copies and records in one sequence, in small steps [112].
+
+    export = KeyExport(ks, moves)
+    export.on_batch(batch)       with the batch of each tick, from now on
+    while export.step(): ...     at the end of a tick, when ks.log is empty
+    export.take()                the records so far
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from typing import Final
+
+from storage.keyspace.copying import copy_of, fence_copy, stage_copy
+from storage.keyspace.keyspace import Keyspace
+from storage.keyspace.moving import MovedRecords
+
+AT_ONCE: Final = 1000  # names that one step examines, which takes a third of a millisecond
+
+
+class KeyExport:
+    """The sequence. ``moves``: whether a key, a stage or a fence has one of the moving slots."""
+
+    def __init__(self, ks: Keyspace, moves: Callable[[bytes], bool]) -> None:
+        self.ks = ks
+        self._moves = moves
+        self._selection = MovedRecords(moves)
+        self._selection.unstaged = set(ks.stages.by_name)
+        self._steps = self._all_steps()
+        self._out: list[bytes] = []
+        self.size = 0  # bytes of the records that were not taken
+        self.complete = False  # everything is copied; keys that are renamed can make it incomplete again
+        self.keys = 0  # keys to copy that were found
+        self.copied = 0  # number of those that are copied
+
+    def close(self) -> None:
+        """Release what the steps have opened."""
+        self._steps.close()
+
+    def on_batch(self, batch: bytes) -> None:
+        """Add the records of a tick. Raises MoveEndedError."""
+        self._add(self._selection.select(batch))
+        if self._selection.todo and self.complete:
+            self.complete = False
+
+    def _add(self, some: list[bytes]) -> None:
+        self._out += some
+        self.size += sum(map(len, some))
+
+    def take(self) -> bytes:
+        """Return the records that were added since the last call."""
+        out, self._out, self.size = self._out, [], 0
+        return b"".join(out)
+
+    def step(self) -> bool:
+        """Do some work. Return False if everything is copied. Raises MoveEndedError, DamagedNodeError."""
+        if not self.complete:
+            next(self._steps)
+        return not self.complete
+
+    def held_up(self) -> str:
+        """Return why the slots can't leave now, although everything is copied; "" if they can.
+
+        A stage is in one group. If its name or some of its entries stay, it must be published or dropped first.
+        """
+        moves = self._moves
+        for name, stage in self.ks.stages.by_name.items():
+            found = {moves(name), *(moves(piece.key) for piece in stage.pieces)}
+            if len(found) > 1:
+                shown = name[:100].decode("utf-8", "backslashreplace")
+                return (
+                    f"the stage {shown!r} has entries for slots that move and for slots that stay: publish or drop it"
+                )
+        return ""
+
+    def _all_steps(self) -> Generator[None, None, None]:
+        ks, selection = self.ks, self._selection
+        cursor, begun = 0, False
+        while cursor or not begun:
+            begun = True
+            cursor, names = ks.index.page(cursor, AT_ONCE)
+            selection.todo.update([name for name in names if self._moves(name)])
+            yield
+        yield from self._stages()
+        self.keys = len(selection.todo)
+        selection.gathering = False
+        while True:
+            while (key := selection.next_key()) is not None:
+                if key in ks.keys:
+                    yield from self._copy(key)
+                self._add(selection.copied())
+                self.copied += 1
+            self.complete = True
+            yield
+
+    def _copy(self, key: bytes) -> Iterator[None]:
+        for record in copy_of(self.ks, key):
+            self._selection.check_copy(key, record)
+            self._add([record])
+            yield
+
+    def _stages(self) -> Iterator[None]:
+        ks, selection = self.ks, self._selection
+        for fence in list(ks.stages.fences):
+            if self._moves(fence):
+                self._add([fence_copy(ks, fence)])
+                yield
+        while selection.unstaged:
+            name = next(iter(selection.unstaged))
+            selection.unstaged.discard(name)
+            stage = ks.stages.by_name.get(name)
+            keys = {piece.key for piece in stage.pieces if self._moves(piece.key)} if stage is not None else set()
+            if stage is not None and keys:
+                selection.stages.add(name)
+                self._add(list(stage_copy(name, stage, keys)))
+                yield
