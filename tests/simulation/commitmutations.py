@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tests.simulation.commits import FENCE, HOME, LOG, Command, Commits, Driver, Marker, Protocol, checked
+from tests.simulation.commits import (
+    FENCE,
+    HOME,
+    LOG,
+    Command,
+    Commits,
+    Driver,
+    Marker,
+    Protocol,
+    RepeatingDriver,
+    checked,
+)
 from tidelog.client import calls
 from tidelog.transport.call import Call
 
@@ -127,6 +138,25 @@ class RepeatsStaging(Driver):
         checked((yield [Command(HOME, self.staging(f"marker:{marker.run}", LOG, [[marker.written()]]))]))
 
 
+class TrustsTheCheck(RepeatingDriver):
+    """A run takes an epoch with the same content for its own, though another run may have decided it (Rule 2)."""
+
+    def last(self) -> Protocol:
+        if self.deciding is None:
+            return (yield from super().last())
+        yield []
+        return self.deciding
+
+    deciding: Marker | None = None
+
+    def decide(self, marker: Marker) -> Protocol:
+        self.deciding = marker
+        try:
+            yield from super().decide(marker)
+        finally:
+            self.deciding = None
+
+
 class FencesStay(Commits):
     """The fence of a partition does not move with its slot (Rule 6)."""
 
@@ -140,5 +170,5 @@ class FencesStay(Commits):
 SEEDS: Final[dict[type[Driver] | type[Commits], int]] = {
     PublishesFirst: 0, IgnoresTheFence: 0, HasNoCheck: 0, Aborts: 0, LeavesEpochsOpen: 0, DropsBeforePublishing: 0,
     DropsUndecided: 0, StagesExpire: 4, StagesNeverExpire: 5, KeepsDecided: 7, LooksTooEarly: 76, DoesNotCount: 16,
-    ReusesNames: 0, RepeatsStaging: 0, FencesStay: 0,
+    ReusesNames: 0, RepeatsStaging: 0, TrustsTheCheck: 0, FencesStay: 0,
 }  # fmt: skip

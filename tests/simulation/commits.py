@@ -212,6 +212,28 @@ class Driver:
             yield [Command(HOME, calls.ttrim(INTENTS, before=end._replace(seq=end.seq + 1)))]
 
 
+class RepeatingDriver(Driver):
+    """As Spark's sink: the intent follows the rows, and the check in the home slot identifies the content of the epoch,
+    so that a run may find that another one has decided the same epoch."""
+
+    def begin(self, marker: Marker) -> Protocol:
+        yield []
+
+    def keep(self, marker: Marker) -> Protocol:
+        yield from super().begin(marker)
+        yield from super().keep(marker)
+
+    def decide(self, marker: Marker) -> Protocol:
+        publish = calls.tpublish(FENCE, marker.epoch, f"marker:{marker.run}", check=f"to {marker.end}")
+        (reply,) = yield [Command(HOME, publish)]
+        if isinstance(reply, hiredis.ReplyError):
+            raise SupersededError(str(reply))
+        checked([reply])
+        last = yield from self.last()
+        if last.run != marker.run:
+            raise SupersededError("another run has decided the epoch")
+
+
 def checked(replies: list[Any]) -> list[Any]:
     """Return the replies. Raises LostReplyError if one is missing, and SimulationError for an error."""
     for reply in replies:

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.simulation.commitmutations import SEEDS
-from tests.simulation.commits import Commits, Driver, run
+from tests.simulation.commits import Commits, Driver, RepeatingDriver, run
 from tests.simulation.test_seeds import MINUTES
 from tests.simulation.world import SimulationError
 
@@ -15,6 +15,11 @@ from tests.simulation.world import SimulationError
 @pytest.mark.parametrize("seed", range(8))
 def test_seeds(seed: int) -> None:
     assert run(seed).deaths > 0
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_seeds_of_the_other_order(seed: int) -> None:
+    assert run(seed, kind=RepeatingDriver).deaths > 0
 
 
 def test_the_faults_occur() -> None:
@@ -48,6 +53,7 @@ def test_many_seeds() -> None:
     while True:
         try:
             run(seed)
+            run(seed, kind=RepeatingDriver)
         except SimulationError as error:
             print(error)
             failed.append(seed)

@@ -14,6 +14,7 @@
     steps         operations as generators of calls, so that they exist once for threads and for asyncio
     alone         runs an operation on its own connection
     publish       publishing rows exactly once: staged on the server, then published in one step
+    dividedcommit  the same, to streams of several groups of a cluster
 
 The classes of error replies, such as ``NoGroupError``, are in ``tidelog.transport.errors``.
 """

@@ -21,20 +21,25 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 from uuid import uuid4
+
+import redis
 
 from tidelog.client import calls
 from tidelog.client.entries import Published
 from tidelog.client.packedrows import tstage_packed
+from tidelog.client.steps import Steps, checked, drive
 from tidelog.transport.access import Access
 from tidelog.transport.call import Call, Name
-from tidelog.transport.errors import ConflictError, ReplyError, StaleEpochError, is_temporary
+from tidelog.transport.errors import ConflictError, ReplyError, StaleEpochError, is_temporary, translated
 from tidelog.transport.leader import LeaderConnection
 
 AHEAD: Final = 3  # chunks sent before their replies are read: the server works while the caller builds the next one
 CHUNK: Final = 500  # commands per chunk. Unread replies must fit into the socket buffers, or both ends would block
 CLAIM_MS: Final = 600_000  # how long an epoch remains claimed; a job that takes longer to publish it fails
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -242,6 +247,24 @@ class Publisher:
         """Send calls that may be repeated to the leader; see ``LeaderConnection.ask``."""
         return self._servers.ask(*calls)
 
+    def run(self, steps: Steps[T]) -> T:
+        """Run an operation whose calls may be repeated. With ``ReplicaAcks``, replicas have the writes of each step.
+
+        Raises the errors of ``publish``, and those of the operation.
+        """
+
+        def ask(sent: Sequence[Call[Any]]) -> list[Any]:
+            wait = [self.copies.call] if self.copies.replicas and sent else []
+            replies = self._servers.ask(*sent, *wait)
+            if wait:
+                (replicas,) = checked([replies.pop()])
+                if replicas < self.copies.replicas:
+                    self.copies.missed(replicas)
+                    self.copies = NO_REPLICA_ACKS
+            return [_typed(reply) for reply in replies]
+
+        return drive(ask, steps)
+
     def drop(self, stages: Sequence[str]) -> None:
         """Drop stages that will not be published. Raises nothing, since stages also expire by themselves (Rule 4)."""
         try:
@@ -282,3 +305,11 @@ class Publisher:
 
             if self._servers.attempts(claimed):
                 return epoch
+
+
+def _typed(reply: Any) -> Any:
+    """Return a reply; an error as an instance of the class for its code, if there is one."""
+    if not isinstance(reply, ReplyError):
+        return reply
+    known = translated(redis.ResponseError(str(reply)))
+    return reply if type(known) is redis.ResponseError else known

@@ -21,7 +21,8 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, field
 from uuid import uuid4
 
 import pyarrow as pa
@@ -30,6 +31,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from tidelog.client import calls
+from tidelog.client.dividedcommit import DividedCommit, DividedStager
 from tidelog.client.publish import Publisher, Stager
 from tidelog.client.steps import checked
 from tidelog.spark import checks
@@ -39,7 +41,8 @@ from tidelog.spark.optionvalues import NONE, OptionError
 from tidelog.spark.partitioning import TopicEntries
 from tidelog.spark.routes import RoutedEntries, routed
 from tidelog.spark.topics import TargetTopic, target_of
-from tidelog.transport.errors import ConflictError, ReplyError, StaleEpochError
+from tidelog.transport.errors import ConflictError, ReplyError, StaleEpochError, is_denied
+from tidelog.transport.leader import LeaderConnection
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +67,7 @@ class Staged(WriterCommitMessage):
     partition: int
     stages: tuple[str, ...]
     rows: Mapping[bytes, int]  # the number of rows for each stream
+    divided: Mapping[str, list[str]] = field(default_factory=dict)  # in place of ``stages``: stages by hash tag
 
 
 def made(sink: WriteOptions, schema: StructType) -> tuple[Targets, Maker]:
@@ -94,6 +98,35 @@ def staged(sink: WriteOptions, entries: Maker, batches: Iterator[pa.RecordBatch]
     return Staged(query, context.partitionId() if context else 0, tuple(stager.names), dict(counts))
 
 
+def staged_divided(sink: WriteOptions, entries: Maker, batches: Iterator[pa.RecordBatch]) -> Staged:
+    """Stage the rows of one task on the groups of their streams."""
+    context = TaskContext.get()
+    query = (context.getLocalProperty("sql.streaming.queryId") if context else None) or ""
+    last = f"{query}:{(context.getLocalProperty('streaming.sql.batchId') if context else None) or ''}"
+    stager = DividedStager(sink.access, f"{SINK_NAME}-task", sink.name(), last, sink.stage_ttl_ms, sink.copies)
+    counts: Counter[bytes] = Counter()
+    try:
+        for rows in batches:
+            parts = list(entries.parts(rows))
+            for part in parts:
+                counts[part.key] += part.rows
+            stager.stage(parts)
+    finally:
+        stager.close()
+    return Staged(query, context.partitionId() if context else 0, (), dict(counts), stager.stages)
+
+
+def several_groups(sink: WriteOptions) -> bool:
+    """Return whether several groups of a cluster share the slots. Raises UnreachableError."""
+    with closing(LeaderConnection(sink.access, f"{SINK_NAME}-driver")) as servers:
+        try:
+            return len(servers.attempts(servers.leaders)) > 1
+        except ReplyError as error:  # the user cannot read the map: if there are several groups, writing fails
+            if not is_denied(error):
+                raise
+            return False
+
+
 def of(messages: Messages) -> list[Staged]:
     """Return the messages of successful tasks, in the order of the partitions."""
     return sorted((message for message in messages if isinstance(message, Staged)), key=lambda m: m.partition)
@@ -102,6 +135,15 @@ def of(messages: Messages) -> list[Staged]:
 def names(messages: list[Staged]) -> list[str]:
     """Return all stages, in the order of the partitions."""
     return [name for message in messages for name in message.stages]
+
+
+def divided_names(messages: list[Staged]) -> dict[str, list[str]]:
+    """Return all stages by hash tag, each in the order of the partitions."""
+    found: dict[str, list[str]] = {}
+    for message in messages:
+        for tag, stages in message.divided.items():
+            found.setdefault(tag, []).extend(stages)
+    return found
 
 
 def rows_of(messages: list[Staged]) -> Counter[bytes]:
@@ -146,14 +188,20 @@ def evict(by: Publisher, sink: WriteOptions, targets: Targets, messages: list[St
         by.evict(sorted(rows_of(messages)), count=sink.maxlen, ms=sink.maxage_ms)
 
 
-def publish_batch(sink: WriteOptions, targets: Targets, done: list[Staged], fence: str, batch: int, what: str) -> None:
+def publish_batch(
+    sink: WriteOptions, targets: Targets, done: list[Staged], fence: str, batch: int, what: str, divided: bool = False
+) -> None:  # fmt: skip
     """Publish a batch of a query, unless it was published. ``what`` names it in errors."""
     url = sink.routes.checkpoint if sink.routes is not None else ""
     check = checks.of_batch(sink.check, sink.checkpoint, batch, counted(targets, done), url)
     with publisher(sink) as by:
         ready(by, targets, done, fence, batch)
         try:
-            by.publish(fence, batch, names(done), check)
+            commit = DividedCommit(sink.name(), fence)
+            if divided:
+                by.run(commit.commit(batch, check, divided_names(done)))
+            elif not by.publish(fence, batch, names(done), check).now:
+                by.run(commit.recover())  # it may have been decided while several groups shared the slots
         except StaleEpochError as error:
             raise StaleError(
                 f"{what} comes after a later one was published: another run of the query is ahead, or its checkpoint "
@@ -170,14 +218,20 @@ class _Writer:
     def __init__(self, sink: WriteOptions, schema: StructType) -> None:
         self.sink = sink
         self.targets, self.entries = made(sink, schema)
+        self.divided = sink.routes is None and several_groups(sink)
+        if self.divided and "{" in sink.name_prefix:
+            raise OptionError("namePrefix can't contain a brace in a cluster of several groups: stages have hash tags")
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        return staged(self.sink, self.entries, iterator)
+        return (staged_divided if self.divided else staged)(self.sink, self.entries, iterator)
 
     def abort(self, messages: Messages, batchId: int = 0) -> None:  # noqa: N803, ARG002 - Spark's name and signature
         """Drop the staged rows."""
+        done = of(messages)
         with publisher(self.sink) as by:
-            by.drop(names(of(messages)))
+            by.drop(names(done))
+            for stages in divided_names(done).values():
+                by.drop(stages)
 
 
 class TidelogStreamWriter(_Writer, DataSourceStreamArrowWriter):
@@ -185,7 +239,7 @@ class TidelogStreamWriter(_Writer, DataSourceStreamArrowWriter):
 
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803 - Spark's name
         done = of(messages)
-        if not names(done):
+        if not names(done) and not divided_names(done):
             return
         query = done[0].query
         if not query:
@@ -199,7 +253,7 @@ class TidelogStreamWriter(_Writer, DataSourceStreamArrowWriter):
             if self.sink.name_prefix:
                 with publisher(self.sink) as by:
                     fence = _fence_of(by, fence, f"{SINK_NAME}:query:{query}", batchId, what)
-        publish_batch(self.sink, self.targets, done, fence, batchId, what)
+        publish_batch(self.sink, self.targets, done, fence, batchId, what, self.divided)
 
 
 class TidelogWriter(_Writer, DataSourceArrowWriter):
@@ -209,6 +263,11 @@ class TidelogWriter(_Writer, DataSourceArrowWriter):
         if overwrite:
             raise OptionError('mode("overwrite") is not possible, streams are appended to: use mode("append")')
         super().__init__(sink, schema)
+        if self.divided:
+            raise OptionError(
+                "batch writes are not possible in a cluster of several groups: write with writeStream, or to a cluster "
+                "of one group"
+            )
 
     def commit(self, messages: Messages) -> None:
         done = of(messages)

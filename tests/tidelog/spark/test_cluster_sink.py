@@ -1,0 +1,145 @@
+"""The sink in a cluster of two groups: each batch is written exactly once to all groups, whatever is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.replication.cluster import cluster
+from tests.replication.clusters import Groups
+from tests.tidelog.client.rediscluster import keys_of_both
+from tests.tidelog.spark.sparkkit import QUERY_SECONDS, ROOT, ended
+from tests.waiting import eventually
+from tidelog import Client
+from tidelog.transport.slots import slot_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+pytest.importorskip("pyspark", reason="no pyspark here (pip install 'tidelog[spark]')")
+
+A, B = keys_of_both(8)
+ROWS = 100
+STEPS = ("9", "11")  # before the decision, and between it and the publication
+
+
+@pytest.fixture(scope="module")
+def groups() -> Iterator[Groups]:
+    with cluster() as servers:
+        groups = Groups(servers)
+        with Client(url_of(groups)) as client:
+            client.tmappend("in", ["n"], [(n,) for n in range(ROWS)])
+        yield groups
+
+
+@pytest.fixture
+def client(groups: Groups) -> Iterator[Client]:
+    with Client(url_of(groups)) as client:
+        yield client
+
+
+def url_of(groups: Groups) -> str:
+    return f"redis://127.0.0.1:{groups.nodes[0].port}"
+
+
+def start(
+    spark: SparkSession, url: str, checkpoint: str, columns: str = "n", pieces: int = 2, **options: Any
+) -> StreamingQuery:  # fmt: skip
+    """Copy the stream ``in``, 50 entries a batch."""
+    reader = spark.readStream.format("tidelog").schema("n long").option("url", url).option("subscribe", "in")
+    reader = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 50)
+    reader = reader.option("fetchOffset.retryIntervalMs", "100").option("fetchOffset.numRetries", "600")
+    frame = reader.option("minPartitions", pieces).load().selectExpr(*columns.split("|"))
+    writer = frame.writeStream.format("tidelog").option("url", url).options(**options)
+    writer = writer.option("fetchOffset.retryIntervalMs", "100").option("fetchOffset.numRetries", "600")
+    return writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+
+
+def topic(name: str) -> dict[str, Any]:
+    assert {slot_of(f"{name}:{at}") // 8192 for at in range(4)} == {0, 1}
+    return {"topic": name, "partitions": 4, "partitionBy": "n"}
+
+
+def written(client: Client, *keys: str) -> Counter[int]:
+    return Counter(int(entry["n"]) for key in keys for entry in client.trange(key))
+
+
+def of_topic(client: Client, name: str) -> Counter[int]:
+    return written(client, *[f"{name}:{at}" for at in range(4)])
+
+
+def stages(groups: Groups) -> int:
+    return sum(int(node.redis.info("streams")["stages"]) for node in groups.nodes)
+
+
+def test_a_topic_and_streams_on_both_groups(
+    spark: SparkSession, groups: Groups, client: Client, tmp_path: Path
+) -> None:
+    ended(start(spark, url_of(groups), str(tmp_path / "topic"), **topic("out")))
+    assert of_topic(client, "out") == Counter(range(ROWS))
+    named = f"n|if(n % 2 = 0, '{A[0]}', '{B[0]}') as _key"
+    ended(start(spark, url_of(groups), str(tmp_path / "named"), columns=named))
+    assert [written(client, key) for key in (A[0], B[0])] == [Counter(range(0, ROWS, 2)), Counter(range(1, ROWS, 2))]
+    assert [int(entry["n"]) for entry in client.trange(A[0])] == list(range(0, ROWS, 2)), "in order"
+    ended(start(spark, url_of(groups), str(tmp_path / "one"), key=B[1], maxlen=20))
+    assert written(client, B[1]) == Counter(range(ROWS - 20, ROWS))
+    assert stages(groups) == 0
+
+
+def test_the_driver_is_killed_between_steps(
+    spark: SparkSession, groups: Groups, client: Client, tmp_path: Path
+) -> None:
+    names = [f"step{step}" for step in STEPS]
+    pauses = tmp_path / "pauses"
+    pauses.mkdir()
+    driver = subprocess.Popen(
+        [sys.executable, "-m", "tests.tidelog.spark.clusterdriver", url_of(groups), str(tmp_path), ",".join(STEPS)],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "TIDELOG_TEST_PAUSES": str(pauses)},
+        cwd=ROOT, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        eventually(
+            lambda: driver.poll() is not None or len(list(pauses.iterdir())) == len(STEPS), seconds=QUERY_SECONDS
+        )  # fmt: skip
+        assert driver.poll() is None, "the driver ended"
+    finally:
+        os.killpg(driver.pid, signal.SIGKILL)  # with its JVM
+        driver.wait()
+    assert [of_topic(client, name).total() for name in names] == [50] * len(names)
+    for name in names:  # the unfinished batch is run again, with other tasks than before
+        ended(start(spark, url_of(groups), str(tmp_path / name), pieces=3, **topic(name)))
+        assert of_topic(client, name) == Counter(range(ROWS))
+
+
+def test_a_leader_is_killed_again_and_again(spark: SparkSession, checkpoint: str) -> None:
+    with cluster() as servers:
+        groups = Groups(servers)
+        with Client(url_of(groups)) as client:
+            client.tmappend("in", ["n"], [(n,) for n in range(ROWS)])
+        query = start(spark, url_of(groups), checkpoint, **topic("out"))
+        try:
+            for _ in range(4):
+                for node in groups.nodes:
+                    node.kill()
+                    node.start()
+                    groups.agree()
+            ended(query)
+        finally:
+            query.stop()
+        with Client(url_of(groups)) as client:
+            assert of_topic(client, "out") == Counter(range(ROWS))
+
+
+def test_what_is_refused(spark: SparkSession, groups: Groups) -> None:
+    writer = spark.range(3).write.format("tidelog").mode("append").option("url", url_of(groups))
+    with pytest.raises(Exception, match="batch writes are not possible in a cluster of several groups"):
+        writer.option("key", A[2]).save()

@@ -1,0 +1,186 @@
+"""Publishes the rows of an epoch to streams of several groups of a cluster, exactly once: semantics [111].
+
+    TAPPEND <name>:{fence}:intents m {"epoch": 7, "run": "5f0c", "stages": {"{orders:3}": [...]}, ...}
+    TPUBLISH fence 7 CHECK <check> <no stage>               -NOSTAGE: the epoch is undecided
+    TPERSIST <name>:{orders:3}:...                          on the group of each stream
+    TPUBLISH fence 7 CHECK <check> <stage of the marker>    the decision: the marker is in <name>:{fence}:log
+    TPUBLISH <name>:{orders:3}:<fence> 7 CHECK 5f0c ...     on the group of each stream
+
+Rule 1: the check identifies the content of an epoch, as with one group. What is published is always what the last
+        marker names, which can be another run of the same epoch.
+Rule 2: rows are staged with a time to live before ``commit``. Streams with one hash tag have one fence, so their
+        stages are published in one step.
+Rule 3: every step may be repeated, and any number of programs may run them at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+from uuid import uuid4
+
+import msgspec
+
+from tidelog.client import calls
+from tidelog.client.entries import Entry
+from tidelog.client.publish import NO_REPLICA_ACKS, ReplicaAcks, StagedRows
+from tidelog.client.steps import Steps, checked
+from tidelog.transport.access import Access
+from tidelog.transport.call import Call
+from tidelog.transport.errors import NoStageError, ReplyError, StaleEpochError
+from tidelog.transport.leader import LeaderConnection
+from tidelog.transport.slots import hash_tag
+
+MARKER_MS: Final = 3_600_000  # the time to live of a staged marker
+INTENTS_AT_ONCE: Final = 100
+FIELD: Final = b"m"
+
+
+class StageExpiredError(Exception):
+    """Rows expired before they could be published. Nothing of the epoch was published."""
+
+
+class Marker(msgspec.Struct, frozen=True):
+    """A decided epoch, or the intent to decide it."""
+
+    epoch: int
+    run: str
+    stages: dict[str, list[str]]  # by hash tag
+    marker: str  # the stage of the marker
+
+
+class DividedCommit:
+    """The epochs of one fence. ``name`` is a prefix for the names of all keys, stages, and fences, without braces."""
+
+    def __init__(self, name: str, fence: str) -> None:
+        self._name, self.fence = name, fence
+        home = hash_tag(fence)
+        self.log = f"{name}:{home}:log"
+        self._intents = f"{name}:{home}:intents"
+
+    def commit(self, epoch: int, check: str, stages: Mapping[str, Sequence[str]]) -> Steps[bool]:
+        """Publish the stages, by hash tag, once for each epoch. Returns False if another run has published the epoch.
+
+        Raises StaleEpochError, ConflictError, and StageExpiredError; nothing of the epoch was published then.
+        """
+        run = uuid4().hex
+        yield from self.recover()
+        if (yield from self._decided(epoch, check)):
+            yield from self.drop(stages)
+            return False
+        own = Marker(epoch, run, {tag: list(names) for tag, names in stages.items()}, f"{self.log}:{run}")
+        text = msgspec.json.encode(own)
+        checked((yield [calls.tappend(self._intents, {FIELD: text})]))
+        if not (yield from self._decided(epoch, check)):
+            yield from self._keep(stages)
+            checked((yield [calls.tstage(own.marker, MARKER_MS, self.log, [FIELD], [[text]])]))
+            checked((yield [calls.tpublish(self.fence, epoch, own.marker, check=check)]))
+        last = yield from self.recover()
+        return last is not None and last.run == run
+
+    def recover(self) -> Steps[Marker | None]:
+        """Complete the last epoch that was decided, drop what was not, and return its marker."""
+        (found,) = checked((yield [calls.trevrange(self.log, count=1)]))
+        if not found:
+            return None
+        last = _marker(found[0])
+        yield from self._publish(last)
+        yield from self._clean(last)
+        return last
+
+    def drop(self, stages: Mapping[str, Sequence[str]]) -> Steps[None]:
+        """Drop stages that will not be published."""
+        checked((yield [calls.tdrop(*names) for names in stages.values()]))
+
+    def _decided(self, epoch: int, check: str) -> Steps[bool]:
+        """Return whether the epoch was decided. The server compares epoch and check before it looks for the stage."""
+        (reply,) = yield [calls.tpublish(self.fence, epoch, f"{self.log}:none", check=check)]
+        if isinstance(reply, NoStageError):
+            return False
+        checked([reply])
+        return True
+
+    def _keep(self, stages: Mapping[str, Sequence[str]]) -> Steps[None]:
+        kept = checked((yield [calls.tpersist(*names) for names in stages.values()]))
+        if kept != list(map(len, stages.values())):
+            raise StageExpiredError("rows have expired before they were published: nothing was published")
+
+    def _publish(self, last: Marker) -> Steps[None]:
+        replies = yield [
+            calls.tpublish(f"{self._name}:{tag}:{self.fence}", last.epoch, *names, check=last.run)
+            for tag, names in last.stages.items()
+        ]
+        # STALE: another program has published this epoch, and a later one
+        checked([reply for reply in replies if not isinstance(reply, StaleEpochError)])
+
+    def _clean(self, last: Marker) -> Steps[None]:
+        """Drop what runs of this and of earlier epochs have left."""
+        while True:
+            (entries,) = checked((yield [calls.trange(self._intents, count=INTENTS_AT_ONCE)]))
+            done: list[Entry] = []
+            for entry in entries:
+                intent = _marker(entry)
+                if intent.epoch > last.epoch:
+                    break
+                done.append(entry)
+                if intent.run != last.run:
+                    yield from self.drop({**intent.stages, "": [intent.marker]})
+            if done:
+                end = done[-1].id
+                checked((yield [calls.ttrim(self._intents, before=end._replace(seq=end.seq + 1))]))
+            if len(done) < INTENTS_AT_ONCE:
+                break
+        checked((yield [calls.ttrim(self.log, count=1)]))
+
+
+def _marker(entry: Entry) -> Marker:
+    return msgspec.json.decode(dict(entry.pairs)[FIELD], type=Marker)
+
+
+class DividedStager:
+    """Stages the rows of one writer on the groups of their streams. Not thread-safe.
+
+    ``connection`` is the name of its connections in CLIENT LIST; the names of stages begin with ``name`` and the hash
+    tag of the stream, and end with ``last`` and a unique part. ``stages`` has them by hash tag, in the order of rows.
+    """
+
+    def __init__(
+        self, access: Access, connection: str, name: str, last: str, ttl_ms: int, copies: ReplicaAcks = NO_REPLICA_ACKS
+    ) -> None:  # fmt: skip
+        self.stages: dict[str, list[str]] = {}
+        self._servers = LeaderConnection(access.single_attempt(access.read_ms), connection)
+        self._retrying = LeaderConnection(access, connection)  # only its attempts
+        self._name, self._last, self._ttl_ms, self._copies = name, last, ttl_ms, copies
+
+    def stage(self, parts: Iterable[StagedRows]) -> None:
+        """Stage some rows. Raises ReplyError, UnreachableError, NotReplicatedError."""
+        left: dict[str, list[StagedRows]] = {}
+        for part in parts:
+            left.setdefault(hash_tag(part.key.decode()), []).append(part)
+        self._retrying.attempts(lambda: self._stage(left))
+
+    def close(self) -> None:
+        self._servers.close()
+
+    def _stage(self, parts: Mapping[str, list[StagedRows]]) -> None:
+        """Stage rows under new names: without a reply, it is unknown which rows a stage has."""
+        names = {tag: f"{self._name}:{tag}:{self._last}:{uuid4().hex}" for tag in parts}
+        commands = [(tag, part) for tag, own in parts.items() for part in own]
+        sent: list[Call[int]] = []
+        for tag, part in commands:
+            words = ("TSTAGE", names[tag], self._ttl_ms, part.key)
+            sent.append(Call(words, int, packed=part.command(names[tag], self._ttl_ms)))
+        wait = [self._copies.call] if self._copies.replicas else []
+        replies = self._servers.ask(*sent, *wait)
+        for reply in replies:
+            if isinstance(reply, ReplyError):
+                raise reply
+        held = dict(zip([tag for tag, _ in commands], replies, strict=False))  # the last reply of each stage
+        for tag, own in parts.items():
+            if held[tag] != sum(part.rows for part in own):
+                raise ConnectionError(f"stage {names[tag]} has {held[tag]} rows: it has expired, and is staged again")
+        if wait and replies[-1] < self._copies.replicas:
+            self._copies.missed(replies[-1])
+            self._copies = NO_REPLICA_ACKS
+        for tag, stage in names.items():
+            self.stages.setdefault(tag, []).append(stage)
