@@ -75,6 +75,8 @@ class GroupLeaders:
         routes = self._pools.routes
         routes.stale = True  # no request may have shown yet that a group has received its first slots
         self.read_map()
+        if routes.map is None or not routes.map.complete:
+            raise ConnectionError("some slots of the cluster have no leader at present")
         return [self._connection(member) for member in routes.leaders]
 
     def _connection(self, member: MemberAddress) -> BlockingConnection:

@@ -26,7 +26,7 @@ from tidelog.transport.connection import BlockingConnection
 from tidelog.transport.errors import OneGroupError, ReplyError, is_denied, is_temporary
 from tidelog.transport.groupleaders import GroupLeaders
 from tidelog.transport.lookup import find_leader, url_of
-from tidelog.transport.slots import OWNERS, of_another_group
+from tidelog.transport.slots import OWNERS, MemberAddress, SlotOwners, of_another_group
 
 T = TypeVar("T")
 
@@ -110,8 +110,8 @@ class LeaderConnection:
     def leaders(self) -> list[BlockingConnection]:
         """Return connections to the leaders of all groups, for requests without keys: one, without several groups.
 
-        The map is read each time. Raises OSError if no leader answers, ReplyError for a wrong password, and if the user
-        has no permission to read the map of a cluster.
+        The map is read each time. Raises OSError if no leader answers, or while slots have no leader, and ReplyError
+        for a wrong password, or if the user has no permission to read the map of a cluster.
         """
         if self._groups is None:
             leader = self.leader()
@@ -121,9 +121,18 @@ class LeaderConnection:
             (slots,) = leader.run(plain("CLUSTER", "SLOTS"))
             if isinstance(slots, ReplyError):
                 raise slots
-            if len({node[2] for _, _, node, *_ in slots}) < 2 or self._several_groups() is None:
+            owners = SlotOwners(slots, MemberAddress("", 0))
+            if not owners.complete:
+                raise ConnectionError(f"{leader.place}: some slots of the cluster have no leader at present")
+            if len(owners.leaders) < 2:
                 return [leader]
-        assert self._groups is not None  # noqa: S101 - it has just been set
+            groups = GroupLeaders(self.access, self.name)
+            try:
+                groups.read_map()
+            except BaseException:
+                groups.close()
+                raise
+            self._groups = groups
         return self._groups.leaders()
 
     def redirected(self, error: ReplyError, key: Name | None = None) -> bool:

@@ -97,6 +97,11 @@ class SlotOwners:
         at = self._owners[slot]
         return self.leaders[at] if at >= 0 else None
 
+    @property
+    def complete(self) -> bool:
+        """Whether each slot has a leader. A member omits the slots of a group whose leader it does not know."""
+        return UNASSIGNED not in self._owners
+
     def move(self, slot: int, member: MemberAddress) -> None:
         """Record the owner of a slot that a redirection named."""
         self._owners[slot] = self._index(member)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,6 +22,7 @@ from tidelog.spark.options import for_source
 from tidelog.spark.optionvalues import STREAM, OptionValues
 from tidelog.topics import Topic
 from tidelog.transport.access import Access
+from tidelog.transport.errors import ReplyError
 from tidelog.transport.leader import LeaderConnection
 from tidelog.transport.slots import slot_of
 
@@ -175,6 +177,33 @@ def test_a_user_who_cannot_read_the_map(spark: SparkSession, groups: Groups) -> 
         node.say("ACL", "SETUSER", "few", "on", ">few", "~*", "+@all", "-cluster|slots")
     with pytest.raises(Exception, match=r"NOPERM .*cluster\|slots"):
         read(spark, groups, subscribePattern="key:.*", username="few", password="few")
+
+
+def test_all_groups_are_found_while_leaders_start_again() -> None:
+    """A member that starts does not list the slots of its own group, so it seems that there is only one group."""
+    with cluster() as servers:
+        groups = Groups(servers)
+        ended = threading.Event()
+        found = set[int]()
+
+        def look() -> None:
+            access = Access((url_of(groups),), retries=0)
+            while not ended.wait(0.002):
+                with closing(LeaderConnection(access, "test")) as connection, suppress(OSError, ReplyError):
+                    found.add(len(connection.leaders()))
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        try:
+            for node in groups.nodes:
+                node.kill()
+                node.start()
+                groups.agree()
+            eventually(lambda: found)
+        finally:
+            ended.set()
+            thread.join()
+        assert found == {2}
 
 
 def test_leaders_of_groups_that_join() -> None:
