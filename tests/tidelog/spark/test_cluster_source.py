@@ -161,12 +161,16 @@ def test_a_leader_is_killed_during_a_query(spark: SparkSession, checkpoint: str)
 def test_an_idle_query_waits_at_both_leaders(groups: Groups, client: Client) -> None:
     source = for_source(OptionValues({"url": url_of(groups), "subscribe": f"{A[3]},{B[3]}"}), STREAM)
     with closing(Offsets(source)) as offsets:
-        eventually(lambda: offsets.lasts() and offsets._watch.quiet())
-        for key, node in ((A[3], groups.nodes[0]), (B[3], groups.nodes[1])):
-            eventually(lambda: offsets.lasts() and offsets._watch.quiet())
-            assert {each["name"] for each in node.redis.client_list() if each["cmd"] == "twait"} == {
-                f"{source.name}-watch"
-            }
+
+        def waits() -> bool:
+            """Ask as Spark does, and look whether both leaders wait."""
+            offsets.lasts()
+            lists = [node.redis.client_list() for node in groups.nodes]
+            waiting = [{each["name"] for each in clients if each["cmd"] == "twait"} for clients in lists]
+            return waiting == [{f"{source.name}-watch"}] * 2
+
+        for key in (A[3], B[3]):
+            eventually(waits)
             last = client.tappend(key, {"n": 1})
             eventually(lambda key=key, last=last: offsets.lasts()[key] == last)  # type: ignore[misc]
 
