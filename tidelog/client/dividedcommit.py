@@ -40,7 +40,7 @@ class StageExpiredError(Exception):
     """Rows expired before they could be published. Nothing of the epoch was published."""
 
 
-class Marker(msgspec.Struct, frozen=True):
+class CommitMarker(msgspec.Struct, frozen=True):
     """A decided epoch, or the intent to decide it."""
 
     epoch: int
@@ -68,7 +68,7 @@ class DividedCommit:
         if (yield from self._decided(epoch, check)):
             yield from self.drop(stages)
             return False
-        own = Marker(epoch, run, {tag: list(names) for tag, names in stages.items()}, f"{self.log}:{run}")
+        own = CommitMarker(epoch, run, {tag: list(names) for tag, names in stages.items()}, f"{self.log}:{run}")
         text = msgspec.json.encode(own)
         checked((yield [calls.tappend(self._intents, {FIELD: text})]))
         if not (yield from self._decided(epoch, check)):
@@ -78,7 +78,7 @@ class DividedCommit:
         last = yield from self.recover()
         return last is not None and last.run == run
 
-    def recover(self) -> Steps[Marker | None]:
+    def recover(self) -> Steps[CommitMarker | None]:
         """Complete the last epoch that was decided, drop what was not, and return its marker."""
         (found,) = checked((yield [calls.trevrange(self.log, count=1)]))
         if not found:
@@ -105,7 +105,7 @@ class DividedCommit:
         if kept != list(map(len, stages.values())):
             raise StageExpiredError("rows have expired before they were published: nothing was published")
 
-    def _publish(self, last: Marker) -> Steps[None]:
+    def _publish(self, last: CommitMarker) -> Steps[None]:
         replies = yield [
             calls.tpublish(f"{self._name}:{tag}:{self.fence}", last.epoch, *names, check=last.run)
             for tag, names in last.stages.items()
@@ -113,7 +113,7 @@ class DividedCommit:
         # STALE: another program has published this epoch, and a later one
         checked([reply for reply in replies if not isinstance(reply, StaleEpochError)])
 
-    def _clean(self, last: Marker) -> Steps[None]:
+    def _clean(self, last: CommitMarker) -> Steps[None]:
         """Drop what runs of this and of earlier epochs have left."""
         while True:
             (entries,) = checked((yield [calls.trange(self._intents, count=INTENTS_AT_ONCE)]))
@@ -133,8 +133,8 @@ class DividedCommit:
         checked((yield [calls.ttrim(self.log, count=1)]))
 
 
-def _marker(entry: Entry) -> Marker:
-    return msgspec.json.decode(dict(entry.pairs)[FIELD], type=Marker)
+def _marker(entry: Entry) -> CommitMarker:
+    return msgspec.json.decode(dict(entry.pairs)[FIELD], type=CommitMarker)
 
 
 class DividedStager:
