@@ -408,8 +408,8 @@ def test_errors_of_scripts(same: Same) -> None:
 # newer than the server that we compare with
 OURS_ALONE = {
     "delex", "delifeq", "digest", "increx", "msetex", "client|multislot", "client|no-touch", "client|setinfo",
-    "cluster|myshardid", "tcluster", "tcluster|assign", "tcluster|help", "tcluster|map", "tcluster|remove",
-    "tcluster|restore", "tcluster|status", "tcluster|unassign",
+    "cluster|myshardid", "tcluster", "tcluster|abort", "tcluster|assign", "tcluster|help", "tcluster|import",
+    "tcluster|map", "tcluster|move", "tcluster|remove", "tcluster|restore", "tcluster|status", "tcluster|unassign",
     "tmember", "tmember|failover", "tmember|help", "tmember|remove", "tmember|status", "waitaof",
 }  # fmt: skip
 # a container here; an arity that Redis 7.2 lowered; flags that it changed; an option of ours (FORCE)

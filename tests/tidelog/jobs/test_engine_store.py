@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,7 @@ def begun(store: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Result:
     ],
 )  # fmt: skip
 def test_one_that_can_not_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str, said: str) -> None:
+    monkeypatch.setitem(sys.modules, "gcsfs", None)  # not installed
     result = begun(store, tmp_path, monkeypatch)
     assert result.exit_code == 1
     assert f"--store: snapshots can't be stored at {store}" in result.output
