@@ -12,7 +12,7 @@ async def connected(host: str, port: int) -> socket.socket:
     create_connection() is not used: if it is cancelled, uvloop reports that the failed lookup was never retrieved.
     """
     loop = asyncio.get_running_loop()
-    problem = OSError("its name has no address")
+    problem = OSError("its host name has no address: check the name and the DNS")
     for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
         sock = socket.socket(family, kind, protocol)
         try:

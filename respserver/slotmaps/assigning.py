@@ -36,7 +36,7 @@ AT_ONCE: Final = 1000  # names that are searched before other clients have their
 TURN: Final = 0.0  # seconds between two of these parts; longer in simulations, which have few keys
 POLL: Final = 0.001  # seconds
 RETRY: Final = 0.02  # seconds
-BUSY: Final = "other slots of this group are being assigned: try again"
+BUSY: Final = "other slots of this group are being assigned or moved: try again later"
 
 
 class SlotAssignment(ServerPart):
@@ -168,7 +168,9 @@ class SlotAssignment(ServerPart):
     @staticmethod
     def _refuse(own: Sequence[SlotRange], count: int, example: bytes, staged: bool) -> None:
         shown = example[:100].decode("utf-8", "backslashreplace")
-        what, remedy = ("stage", "publish or drop {}") if staged else ("key", "delete {}, or assign other slots")
+        what, remedy = "key", "use TCLUSTER MOVE, delete {}, or assign other slots"
+        if staged:
+            what, remedy = "stage", "publish or drop {}"
         remedy = remedy.format("it" if count == 1 else "them")
         raise SlotMapError(
             f"{slotmap.said(own)} of this group: there {'is' if count == 1 else 'are'} {count}"

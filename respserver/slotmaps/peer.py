@@ -100,7 +100,7 @@ class GroupPeer(asyncio.Protocol):
         *lines, self._buffer = (self._buffer + data).split(b"\r\n")
         for line in lines:
             if not self._waiting:
-                self._fail(PeerError("the other group has sent a reply to nothing"))
+                self._fail(PeerError("the other group has sent a reply without a request"))
                 return
             future, size = self._waiting.popleft()
             self.unacknowledged -= size

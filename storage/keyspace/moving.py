@@ -142,9 +142,9 @@ class MovedRecords:
             (check,), begin = records.unpack_names(body, 0, 1)
             self._publish(check, body[begin:])
         elif op == records.FLUSH:
-            raise MoveEndedError("FLUSHALL has deleted all keys")
+            raise MoveEndedError("FLUSHALL has deleted all keys during the move (start it again)")
         elif op == records.AWAY:
-            raise MoveEndedError("the clock of the server has changed, or it was suspended")
+            raise MoveEndedError("the clock of the server was set, or it was suspended (start the move again)")
         elif op != records.IMPORTS:
             raise MoveEndedError(f"a record of kind {op} can't be moved")
 

@@ -82,7 +82,7 @@ def test_slots_with_keys_stay(groups: Groups) -> None:
     with Raw(first.port) as c:
         assert re.fullmatch(
             r"ERR slots 3000-4000 of this group: there are 2 keys, for example '(b|\{b\}2)', and only empty slots can"
-            " be assigned: delete them, or assign other slots",
+            " be assigned: use TCLUSTER MOVE, delete them, or assign other slots",
             c("TCLUSTER", "ASSIGN", "3000-4000", "TO", "2"),
         )
         assert c("GET", "b") == b"1"

@@ -136,7 +136,7 @@ def export_command(
     if target is None:
         if not is_url:
             raise click.UsageError(
-                f"{what!r} is no URL. To write files of a stream or a topic, add --to DIR. To copy all streams to a"
+                f"{what!r} is not a URL. To write files of a stream or a topic, add --to DIR. To copy all streams to a"
                 " Redis server, name its URL: redis://host:6379"
             )
         if wrong := sorted(files & given.keys()):

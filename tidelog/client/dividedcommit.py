@@ -7,7 +7,7 @@
     TPUBLISH <name>:{orders:3}:<fence> 7 CHECK 5f0c ...     on the group of each stream
 
 Rule 1: the check identifies the content of an epoch, as with one group. What is published is always what the last
-        marker names, which can be another run of the same epoch.
+        marker names, which can be another attempt of the same epoch.
 Rule 2: rows are staged with a time to live before ``commit``. Streams with one hash tag have one fence, so their
         stages are published in one step.
 Rule 3: every step may be repeated, and any number of programs may run them at the same time.
@@ -59,7 +59,7 @@ class DividedCommit:
         self._intents = f"{name}:{home}:intents"
 
     def commit(self, epoch: int, check: str, stages: Mapping[str, Sequence[str]]) -> Steps[bool]:
-        """Publish the stages, by hash tag, once for each epoch. Returns False if another run has published the epoch.
+        """Publish the stages, by hash tag, once for each epoch. Returns False if another attempt has published it.
 
         Raises StaleEpochError, ConflictError, and StageExpiredError; nothing of the epoch was published then.
         """
@@ -114,7 +114,7 @@ class DividedCommit:
         checked([reply for reply in replies if not isinstance(reply, StaleEpochError)])
 
     def _clean(self, last: CommitMarker) -> Steps[None]:
-        """Drop what runs of this and of earlier epochs have left."""
+        """Drop the stages that attempts of this and of earlier epochs have left."""
         while True:
             (entries,) = checked((yield [calls.trange(self._intents, count=INTENTS_AT_ONCE)]))
             done: list[Entry] = []

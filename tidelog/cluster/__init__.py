@@ -12,7 +12,7 @@
     view           the map and the state of each group
     display        the status as text and as JSON
     checks         the problems of a cluster
-    moving         moves of empty slots
+    moving         moves of slots, with their keys or without
     membership     groups that join and leave
     member         starts, adopts, and restarts the process of a member
     supervisor     runs all members, and stops them in order

@@ -140,7 +140,8 @@ def _check_settings(folder: ClusterFolder, plan: ClusterPlan) -> None:
         raise ClusterError(f"tidelog-server can't be started: {error}") from None
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("***")]
-        raise ClusterError(f"the settings of the members: {'; '.join(said[-2:]) or done.returncode}")
+        why = "; ".join(said[-2:]) or f"exit code {done.returncode}"
+        raise ClusterError(f"tidelog-server refuses the settings of the members: {why}")
 
 
 def _introduction(

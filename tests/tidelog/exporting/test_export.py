@@ -251,7 +251,7 @@ def test_s3(client: Client, tidelog_server: Server, monkeypatch: pytest.MonkeyPa
 
 def test_options_that_do_not_fit() -> None:
     for words, said in {
-        ("orders",): "'orders' is no URL. To write files of a stream or a topic, add --to DIR",
+        ("orders",): "'orders' is not a URL. To write files of a stream or a topic, add --to DIR",
         ("redis://h", "--to", "d"): "--to is for files of a stream or a topic: name it instead of redis://h",
         ("redis://h", "--all-fields"): "--all-fields is for files",
         ("orders", "--to", "d", "--follow"): "--follow is for a copy to a Redis server",

@@ -259,8 +259,8 @@ async def test_invalid_requests_get_a_status_and_a_reason() -> None:
         ({"path": "/v1/logs"}, "it must end with /\\*"),
         ({"codec": "string"}, "codec"),
         ({"answer": "accepted"}, "answer"),
-        ({"preprocessors": ["gzip"]}, "preprocessors: the formats are those of OTLP"),
-        ({"methods": ["GET"]}, "methods: OTLP uses POST"),
+        ({"preprocessors": ["gzip"]}, "preprocessors: omit it, because OTLP defines the formats"),
+        ({"methods": ["GET"]}, "methods: omit it, because OTLP uses POST"),
     ],
 )
 def test_wrong_options(options: dict[str, Any], text: str) -> None:

@@ -312,7 +312,7 @@ def test_wrong_options() -> None:
         ("tcp_server", {}, "port is missing: set port, or unixsocket"),
         ("tcp_server", {"port": 1, "unixsocket": "/s"}, "port and unixsocket: set one of them"),
         ("tcp_server", {"unixsocket": "/s", "unixsocketperm": "9"}, "unixsocketperm is '9': it must be octal digits"),
-        ("tcp_server", {"unixsocket": "/s", "tls": {"cert": "c"}}, "tls: a Unix socket has none"),
+        ("tcp_server", {"unixsocket": "/s", "tls": {"cert": "c"}}, "tls: omit it, because a Unix socket has no TLS"),
         ("tcp_client", {"unixsocket": "/" * 108}, "a path of a Unix socket has at most 107 bytes"),
         ("tcp_server", {"port": 70_000}, "port: Expected `int` <= 65535, got 70000"),
         ("tcp_server", {"port": 1, "max_connections": 0}, "max_connections: Expected `int` >= 1, got 0"),

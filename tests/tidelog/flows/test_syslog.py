@@ -219,7 +219,7 @@ async def test_rsyslog_receives_and_forwards(directory: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"tls": {"cert": "c"}}, "tls: it needs transport: tcp"),
+        ({"tls": {"cert": "c"}}, "tls: set transport: tcp, or omit tls"),
         ({"transport": "tcp", "tls": {}}, "tls: a source needs cert"),
         ({"transport": "tls"}, "transport: Invalid enum value 'tls'"),
         ({"port": 70_000}, "port: Expected"),

@@ -67,7 +67,7 @@ def _name(pattern: str, name: str) -> str:
             try:
                 re.compile(f"[{inner}]")
             except re.error:
-                raise ValueError(f"{pattern!r}: {part} is not a set of characters") from None
+                raise ValueError(f"{pattern!r}: {part} is not a set of characters, such as [a-z]") from None
             made += f"(?!/)[{'^' if found[1] else ''}{inner}]"
         else:
             made += re.escape(part)

@@ -17,7 +17,7 @@ class ClientTlsOptions(Struct):
 
     def __post_init__(self) -> None:
         if self.key is not None and self.cert is None:
-            raise ValueError("tls: key without cert")
+            raise ValueError("tls: key needs cert")
 
     def context(self) -> ssl.SSLContext:
         """Return the TLS settings. Blocks. Raises OSError if a file can't be read."""

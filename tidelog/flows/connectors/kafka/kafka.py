@@ -91,7 +91,7 @@ class KafkaOptions(PayloadOptions):
             except re.error as error:
                 raise ValueError(f"pattern: {self.pattern!r} is not a regular expression: {error}") from None
         if self.transactional_id == "":
-            raise ValueError("transactional_id is empty")
+            raise ValueError("transactional_id is empty: set it, or omit it")
         if self.security.startswith("SASL") and not (self.username and self.password):
             raise ValueError("username and password are missing: SASL requires both")
         if self.tls is not None and not self.security.endswith("SSL"):

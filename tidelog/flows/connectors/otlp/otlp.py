@@ -39,15 +39,15 @@ class OtlpOptions(HttpServerOptions, kw_only=True):
         super().__post_init__()
         for each in self.fixed:
             if getattr(self, each):
-                raise ValueError(f"{each}: the formats are those of OTLP")
+                raise ValueError(f"{each}: omit it, because OTLP defines the formats")
         if self.methods != ["POST"]:
-            raise ValueError("methods: OTLP uses POST")
+            raise ValueError("methods: omit it, because OTLP uses POST")
         if not self.path.endswith("/*"):
             raise ValueError(f"path is {self.path!r}: it must end with /*, because each kind of data has its own path")
 
 
 class OtlpSource(HttpServer):
-    """Sets ``signal`` (``logs`` or ``metrics``) in meta, and what ``http_server`` sets."""
+    """Sets ``signal`` (``logs`` or ``metrics``) in meta, and the entries that ``http_server`` sets."""
 
     type = "otlp"
     Options: ClassVar[Any] = OtlpOptions

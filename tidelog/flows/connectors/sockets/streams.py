@@ -171,7 +171,7 @@ def _remove_stale(path: str) -> None:
     """Remove the socket of a server that no longer runs. Blocks. Raises OSError if another server listens."""
     try:
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
-            raise OSError(errno.EEXIST, f"unixsocket: {path} exists, and is not a socket")
+            raise OSError(errno.EEXIST, f"unixsocket: {path} exists, and is not a socket: choose another path")
     except FileNotFoundError:
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
@@ -185,4 +185,4 @@ def _remove_stale(path: str) -> None:
             return
         except OSError:
             pass  # a full backlog: somebody listens
-    raise OSError(errno.EADDRINUSE, f"unixsocket: another process listens at {path}")
+    raise OSError(errno.EADDRINUSE, f"unixsocket: another process listens at {path}: end it, or choose another path")

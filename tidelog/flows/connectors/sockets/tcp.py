@@ -67,7 +67,7 @@ class TcpOptions(LinePayloadOptions, kw_only=True):
         if self.unixsocket is not None and len(self.unixsocket.encode()) > LONGEST_PATH:
             raise ValueError(f"unixsocket: a path of a Unix socket has at most {LONGEST_PATH} bytes")
         if self.unixsocket is not None and getattr(self, "tls", None) is not None:
-            raise ValueError("tls: a Unix socket has none")
+            raise ValueError("tls: omit it, because a Unix socket has no TLS")
 
     @property
     def address(self) -> StreamAddress:

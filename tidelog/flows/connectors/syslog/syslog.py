@@ -52,7 +52,7 @@ class SyslogConnectorOptions(ConnectorOptions, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.tls is not None and self.transport != "tcp":
-            raise ValueError("tls: it needs transport: tcp")
+            raise ValueError("tls: set transport: tcp, or omit tls")
 
     def source(self) -> TcpServer | UdpServer:
         """Return the source that receives the messages."""
