@@ -161,7 +161,8 @@ class DividedBatch:
     def _check_next(self, number: int, record: BatchRecord) -> None:
         if record.open is not None and record.open.number > number:
             raise StaleEpochError(
-                f"STALE producer {self._name!r}: batch {record.open.number} was begun, so batch {number} can't be sent"
+                f"STALE producer {self._name!r}: batch {record.open.number} was begun, so batch {number} can't be sent:"
+                " use a higher number"
             )
 
     def _replace(self, old: bytes | None, record: BatchRecord) -> Steps[None]:

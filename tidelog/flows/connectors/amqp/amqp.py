@@ -47,7 +47,7 @@ class AmqpOptions(BrokerOptions, kw_only=True):
 
     url: str = "amqp://localhost:5672"  # The URL of the broker: `amqp://HOST/VHOST`, or `amqps://` with TLS.
     queue: str = ""  # Source: the queue. Required.
-    declare: bool = False  # Source: create the queue if it does not exist, durable.
+    declare: bool = False  # Source: create a durable queue if it does not exist.
     prefetch: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 1000
     # Source: maximum number of messages that the broker sends before they are acknowledged.
     exchange: str = ""  # Sink: the exchange. `""`: the default one, whose routing keys are names of queues.

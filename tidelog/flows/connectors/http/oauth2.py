@@ -34,12 +34,12 @@ class OAuth2Options(Struct):
     """The option ``auth.oauth2``."""
 
     token_url: str  # The token endpoint.
-    client_id: str  # The client.
-    client_secret: str  # Its secret.
-    scope: str | None = None  # Scopes, separated by spaces. `null`: those that the server gives by default.
+    client_id: str  # The ID of the client.
+    client_secret: str  # The secret of the client.
+    scope: str | None = None  # Scopes, separated by spaces. `null`: the default scopes of the server.
     parameters: dict[str, str] = msgspec.field(default_factory=dict)  # Further parameters, such as `audience`.
     credentials: Literal["header", "body"] = "header"
-    # Whether the endpoint gets ID and secret as `Authorization` (`header`), or as parameters.
+    # How the ID and the secret are sent: in the header `Authorization` (`header`), or as parameters (`body`).
 
 
 class ClientAuth(HttpAuth):

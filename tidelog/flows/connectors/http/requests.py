@@ -44,7 +44,7 @@ class HttpRequestOptions(ConnectorOptions, kw_only=True):
     tls: ClientTlsOptions | None = None
     # TLS settings for `https`, see above. `null`: the system's certificate authorities.
     proxy: str = "environment"
-    # The proxy: `environment` (`HTTP_PROXY`, `HTTPS_PROXY`, `NO_PROXY`), `none`, or a URL.
+    # The proxy: `environment` (`HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY`, `NO_PROXY`), `none`, or a URL.
     headers: dict[str, str] = msgspec.field(default_factory=dict)
     # Headers of each request. In `http_client`, their values are [templates](#templates).
     concurrency: AtLeastOne = 4  # Maximum number of requests in flight.

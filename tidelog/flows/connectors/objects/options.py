@@ -58,14 +58,14 @@ class ObjectStoreOptions(ConnectorOptions, kw_only=True):
     max_bytes: PositiveSize = PositiveSize(1 << 20)  # Maximum size of a line.
     match: str = "**/*"  # Source: a pattern of the names below the directory, such as `**/*.csv`.
     every: PositiveDuration | None = PositiveDuration(30)
-    # Source: period in which new objects are searched. `null`: the existing objects are read, and the source ends.
+    # Source: interval of the searches for new objects. `null`: the existing objects are read, and the source ends.
     position: str | None = None
     # Source: the path of a file that stores which objects were read. Required unless `every` is `null`.
     columns: dict[str, str] = field(default_factory=dict)
     # Sink: the columns of Parquet and their Arrow types, such as `{id: int64, created: timestamp}`. Empty: from the
     # events of each object.
     object_events: AtLeastOne = 10_000  # Sink: number of events at which an object is written.
-    object_size: PositiveSize = PositiveSize(16 << 20)  # Sink: size of the events at which it is written, uncompressed.
+    object_size: PositiveSize = PositiveSize(16 << 20)  # Sink: uncompressed size at which an object is written.
     object_age: Duration = Duration(10)  # Sink: time from the first event to the writing of the object.
     concurrency: AtLeastOne = 4  # Sink: number of objects that are written at the same time.
 
