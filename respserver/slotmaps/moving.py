@@ -166,7 +166,7 @@ class SlotMover(ServerPart):
                 raise
             except (MoveEndedError, DamagedNodeError) as error:
                 await self._remove(name, led, str(error))
-                raise SlotMapError(f"{error}: nothing has changed") from error
+                raise SlotMapError(f"{error}: the slots stay in this group") from error
             except Exception as error:
                 await self._remove(name, led, str(error))
                 raise
