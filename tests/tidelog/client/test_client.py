@@ -417,7 +417,7 @@ def test_both_clients_have_every_call_with_its_signature() -> None:
         and inspect.isfunction(function)
         and str(inspect.signature(function).return_annotation).startswith("Call[")
     }
-    assert len(built) == 33
+    assert len(built) == 34
     for cls in (Client, AsyncClient):
         for name, function in built.items():
             method = getattr(cls, name)
