@@ -151,9 +151,10 @@ class DirectoryCoordinator:
         try:
             if self._identity is None:
                 self._open()
-            elif filesystem.identity(self._path) != self._identity:
-                raise CoordinatorError(f"{self._path} was replaced while it was in use: restart the members")
-            return call()
+            self._check()
+            result = call()
+            self._check()  # a key that is missing because the directory was removed meanwhile is not deleted
+            return result
         except CoordinatorConfigError as error:
             raise CoordinatorError(str(error)) from error
         except FileNotFoundError as error:
@@ -164,6 +165,11 @@ class DirectoryCoordinator:
             raise CoordinatorError(
                 f"{error}: stop all members of the group, and restore {self._path} from a backup"
             ) from error
+
+    def _check(self) -> None:
+        """Raise CoordinatorError or FileNotFoundError if the directory is not the one that was opened."""
+        if filesystem.identity(self._path) != self._identity:
+            raise CoordinatorError(f"{self._path} was replaced while it was in use: restart the members")
 
     def _get(self, key: str) -> Versioned | None:
         version, entry = self._current(key)

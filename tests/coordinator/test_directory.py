@@ -409,6 +409,30 @@ def test_a_directory_that_is_removed_while_in_use(tmp_path: Path, how: str) -> N
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("how", ["removed", "replaced"])
+def test_a_directory_that_is_removed_during_a_call(
+    tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        one = DirectoryCoordinator(tmp_path / "tide", timeout=20)
+        await one.swap("state", b"1", 0)
+        listed = versions.versions
+
+        def late(directory: Path) -> list[int]:
+            monkeypatch.setattr(versions, "versions", listed)
+            (tmp_path / "tide").rename(tmp_path / "old")
+            if how == "replaced":
+                DirectoryCoordinator(tmp_path / "tide", timeout=20)
+            return listed(directory)
+
+        monkeypatch.setattr(versions, "versions", late)
+        with pytest.raises(CoordinatorError, match=f"was {how} while it was in use"):
+            await one.get("state")  # None would mean that the key does not exist
+        await one.close()
+
+    asyncio.run(story())
+
+
 def test_a_watch_of_a_disk_that_stalls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The event loop is the server's: it goes on, and can end the watch."""
     stalled, goes_on = threading.Event(), threading.Event()

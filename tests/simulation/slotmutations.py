@@ -68,14 +68,22 @@ def new_owner_serves_early() -> list[Patch]:
 
 
 def leader_serves_at_once() -> list[Patch]:
-    """A new leader serves by the map that it knows, before it has read the current one and written its epoch."""
+    """A new leader serves by the map that it knows, before it has read the current one and written its epoch.
+
+    Replicas do not watch the map here. Their maps are out of date more often, and 25 of 30 seeds detect this mutation
+    (2 of 30 if they watch it)."""
     changed = MapKeeper._led_changed
 
     def serves(keeper: Any) -> None:
         changed(keeper)
         keeper._slots.lead(bool(keeper._standing.led))
 
-    return [(MapKeeper, "_led_changed", serves)]
+    async def follow(keeper: Any, watch: Any) -> None:
+        async for _ in watch:
+            if keeper._standing.led:
+                keeper.read_again()
+
+    return [(MapKeeper, "_led_changed", serves), (MapKeeper, "_follow", follow)]
 
 
 def epoch_is_not_written() -> list[Patch]:
@@ -209,9 +217,7 @@ SLOT_MUTATIONS: dict[str, SlotMutation] = {
     "old owner serves on": SlotMutation(old_owner_serves_on, _case(2, **_ALONE), "has two owners"),
     "new owner serves early": SlotMutation(new_owner_serves_early, _case(0, **_ALONE), "has two owners"),
     "leader serves at once": SlotMutation(
-        leader_serves_at_once,
-        _case(4, "failover", "lost_replies", movers=6, keys=6, at_once=3, pauses=0.5),
-        "has two owners",
+        leader_serves_at_once, _case(0, "failover", movers=6, keys=6, at_once=3, pauses=0.5), "has two owners"
     ),
     "old plan is carried out": SlotMutation(
         old_plan_is_carried_out,
@@ -223,7 +229,7 @@ SLOT_MUTATIONS: dict[str, SlotMutation] = {
         lost_reply_is_a_failure, _case(0, "lost_replies", "lost_swap", **_ALONE), "has two owners"
     ),
     "emptiness is not confirmed": SlotMutation(
-        emptiness_is_not_confirmed, _case(2, "slow", "one_way", "kill", pauses=0.01), "leaves group"
+        emptiness_is_not_confirmed, _case(2, "slow", "one_way", "kill", pauses=0.01), "leaves group", seeds=100
     ),
     "writes are not noted": SlotMutation(
         writes_are_not_noted, _case(1, keys=8, pauses=0.02, **_ALONE), "leaves group"
