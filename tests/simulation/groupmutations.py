@@ -26,7 +26,7 @@ class GroupMutation:
     case: GroupCase
     report: str = ""
     quick: bool = False
-    seeds: int = 40
+    seeds: int = 200
 
     def tried(self) -> Iterator[GroupCase]:
         for seed in (self.case.seed, *range(self.seeds)):

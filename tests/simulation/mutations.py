@@ -30,12 +30,13 @@ from tests.simulation.world import Patch
 @dataclass(frozen=True)
 class Mutation:
     """``case``: what runs. ``seed``: a seed that detects it. A change of the servers may let another seed detect it, so
-    ``seeds`` seeds are tried from 0 on if that one does not."""
+    ``seeds`` seeds are tried from 0 on if that one does not. 1 of 16 seeds detects the rarest mutations: none of 40
+    detects them in 8 % of all changes, none of 200 in none."""
 
     patches: Callable[[], list[Patch]]
     case: Case
     seed: int
-    seeds: int = 40
+    seeds: int = 200
 
     def tried(self) -> Iterator[Case]:
         for seed in (self.seed, *range(self.seeds)):

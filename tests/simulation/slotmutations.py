@@ -199,7 +199,7 @@ class SlotMutation:
     patches: Callable[[], list[Patch]]
     case: SlotCase
     report: str
-    seeds: int = 40
+    seeds: int = 100
 
     def tried(self) -> Iterator[SlotCase]:
         for seed in (self.case.seed, *range(self.seeds)):
@@ -229,7 +229,7 @@ SLOT_MUTATIONS: dict[str, SlotMutation] = {
         lost_reply_is_a_failure, _case(0, "lost_replies", "lost_swap", **_ALONE), "has two owners"
     ),
     "emptiness is not confirmed": SlotMutation(
-        emptiness_is_not_confirmed, _case(2, "slow", "one_way", "kill", pauses=0.01), "leaves group", seeds=100
+        emptiness_is_not_confirmed, _case(2, "slow", "one_way", "kill", pauses=0.01), "leaves group"
     ),
     "writes are not noted": SlotMutation(
         writes_are_not_noted, _case(1, keys=8, pauses=0.02, **_ALONE), "leaves group"
