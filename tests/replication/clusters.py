@@ -10,6 +10,7 @@ from commands.slots import SLOTS
 from tests.replication.cluster import Cluster, Node, wait_until
 from tests.replication.groups import Group
 from tests.wire.rawclient import Raw
+from tidelog.transport.slots import slot_of
 
 
 class ServerGroup(Group):
@@ -69,6 +70,17 @@ class Groups:
         reply = self.leader(at).say("TCLUSTER", "ASSIGN", *ranges, "TO", to)
         assert reply == b"OK", reply
         self.agree()
+
+    def move(self, *ranges: str, to: str, at: int | str = 1) -> None:
+        """Move slots of the group ``at`` with their keys, and wait until the move has ended."""
+        reply = self.leader(at).say("TCLUSTER", "MOVE", *ranges, "TO", to)
+        assert reply == b"OK", reply
+        wait_until(lambda: not self.agree()["moves"], "the end of the move")
+
+    def owner(self, key: str) -> str:
+        """Return the name of the group that has a key."""
+        slot = slot_of(key)
+        return str(next(group for first, last, group in self.agree()["slots"] if first <= slot <= last))
 
     def agree(self, *nodes: Node) -> dict[str, Any]:
         """Wait until these members have the same map, or all that run, and each group has a leader. Return the map."""

@@ -33,7 +33,7 @@ def groups(shared: Groups) -> Iterator[Groups]:
                 for low, high, owner in shared.agree()["slots"]
                 if owner == at and low <= last and high >= first
             ]
-            move(shared, *owned, to=to, at=at)
+            shared.move(*owned, to=to, at=at)
     for name in "12":
         shared.leader(name)("FLUSHALL")
 
@@ -75,17 +75,11 @@ def seen(node: Node) -> list[Any]:
     return found
 
 
-def move(groups: Groups, *ranges: str, to: str, at: int | str = 1) -> None:
-    reply = groups.leader(at).say("TCLUSTER", "MOVE", *ranges, "TO", to)
-    assert reply == b"OK", reply
-    wait_until(lambda: not groups.agree()["moves"], "the end of the move")
-
-
 def test_everything_that_a_key_has_moves(groups: Groups) -> None:
     one, two = groups.leader(1), groups.leader(2)
     fill(two)
     before = seen(two)
-    move(groups, "15495", to="1", at=2)
+    groups.move("15495", to="1", at=2)
     assert seen(one) == before
     assert two.say("GET", "{a}s") == f"MOVED 15495 127.0.0.1:{one.port}"
     assert two.say("DBSIZE") == 0
@@ -174,7 +168,7 @@ def test_clients_write_while_slots_move_to_and_fro(groups: Groups) -> None:
     load = Load(groups)
     load.written(200)
     for first, last, at, to in ((0, 8191, "1", "2"), (0, 16383, "2", "1"), (4000, 12000, "1", "2")):
-        move(groups, f"{first}-{last}", to=to, at=at)
+        groups.move(f"{first}-{last}", to=to, at=at)
         load.written(50)
     load.check()
     total = sum(map(len, load.acknowledged.values()))
@@ -207,7 +201,7 @@ def test_a_move_is_aborted_and_leaves_nothing(groups: Groups) -> None:
     assert one.say("XLEN", "{b}1") == 40
     assert str(one.say("TCLUSTER", "ABORT")).startswith("ERR no slots of this group are moving")
     one.say("TDROP", "{b}stage")
-    move(groups, "3300", to="2")
+    groups.move("3300", to="2")
     assert two.say("XLEN", "{b}1") == 40
 
 
@@ -238,7 +232,7 @@ def test_blocked_readers_are_redirected(groups: Groups) -> None:
         plain.send("XREAD", "BLOCK", "0", "STREAMS", "{b}k", "$")
         grouped.send("XREADGROUP", "GROUP", "g", "c", "BLOCK", "0", "STREAMS", "{b}k", ">")
         wait_until(lambda: int(one.info("clients")["blocked_clients"]) >= 2, "blocked readers")
-        move(groups, "3300", to="2")
+        groups.move("3300", to="2")
         assert plain.read() == grouped.read() == f"MOVED 3300 127.0.0.1:{two.port}"
     assert two.say("XRANGE", "{b}k", "-", "+") == [[b"1-1", [b"f", b"v"]]]
 
@@ -270,7 +264,7 @@ def test_a_leader_is_killed_during_a_move(pairs: Groups, victim: str) -> None:
         killed.start()
         wait_until(lambda: not groups.agree()["moves"], "the end of the move")
         if groups.agree()["slots"][0][2] == "1":
-            move(groups, "0-8191", to="2")
+            groups.move("0-8191", to="2")
     else:
         assert result() == b"OK"
         killed.start()

@@ -3,7 +3,7 @@
 A flow's ``server`` is one of
 
     redis://HOST:PORT                                  rediss:// (TLS) and unix:// as well
-    redis://HOST:PORT,redis://HOST:PORT                the one of them that is the leader
+    redis://HOST:PORT,redis://HOST:PORT                the one of them that is the leader, or members of a cluster
     redis+sentinel://HOST:PORT,HOST:PORT/SERVICE       the leader that these Sentinels name; rediss+sentinel:// too
 
 each with user, password and the options of ``tidelog.transport.address``.
@@ -11,7 +11,8 @@ each with user, password and the options of ``tidelog.transport.address``.
 Rule 1: A lost connection is not reopened here: the runtime does that, as configured by the connector's ``reconnect``.
         Calls in flight on it raise LostError, which is a ConnectionError.
 Rule 2: Sources without entries to read wait in ``SourceNotifier``, which uses one thread and a few connections for each
-        process and server, however many flows there are.
+        process and server, however many flows there are. In a cluster of several groups, each source waits over
+        connections of its own to the leaders of its streams.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ import redis
 
 from tidelog.client.entries import StreamId
 from tidelog.transport.access import Access
-from tidelog.transport.asyncconnection import AsyncConnection, connect_to_leader
+from tidelog.transport.asyncconnection import AsyncConnection
+from tidelog.transport.routedconnection import connect_to_groups
 from tidelog.transport.waker import Waker
 
 
@@ -40,12 +42,12 @@ def access(url: str) -> Access:
 
 
 async def channel(where: Access, name: str) -> AsyncConnection:
-    """Open a connection to the leader, listed as ``name`` in CLIENT LIST.
+    """Open a connection to the leader, or to the leaders of a cluster, listed as ``name`` in CLIENT LIST.
 
     Raises OSError if no leader answers, or if it rejects the connection.
     """
     try:
-        return await connect_to_leader(where, name)
+        return await connect_to_groups(where, name)
     except redis.ResponseError as error:  # a wrong password can be corrected on the server
         raise ConnectionError(str(error)) from None
 

@@ -11,6 +11,7 @@ from tidelog.client import calls
 from tidelog.client.steps import Steps, checked, transaction
 from tidelog.topics import deadletters
 from tidelog.transport.call import Call
+from tidelog.transport.errors import CrossGroupError
 
 DeadLetterFields = list[tuple[bytes, bytes]]  # see ``deadletters.fields_of``
 
@@ -34,12 +35,22 @@ class DeadLetterWriter:
     def write(self, letters: Sequence[DeadLetterFields], acks: Sequence[Call[Any]] = ()) -> Steps[None]:
         """Append dead letters of streams, and execute ``acks``, in one step.
 
+        If they are on several groups of a cluster, the dead letters are appended first. If the connection is lost
+        before ``acks``, the caller repeats both, which appends the dead letters twice.
         Raises redis.ResponseError if the server rejects it, and TopicError if the topic has another purpose.
         """
         origins = {stream.decode() for (_, stream), *_ in letters if stream}
         yield from self.ready(deadletters.home(stream, deadletters.NO_PARTITION) for stream in origins)
         checked((yield [calls.tlen(deadletters.stream_of(self.topic))]))  # raises for another type
-        done = yield from transaction([*(deadletters.append(self.topic, each) for each in letters), *acks])
-        for reply in done or ():
+        appends = [deadletters.append(self.topic, each) for each in letters]
+        try:
+            yield from self._executed([*appends, *acks])
+        except CrossGroupError:
+            yield from self._executed(appends)
+            checked((yield acks))
+
+    @staticmethod
+    def _executed(made: Sequence[Call[Any]]) -> Steps[None]:
+        for reply in (yield from transaction(made)) or ():
             if isinstance(reply, Exception):
                 raise redis.ResponseError(str(reply))

@@ -10,6 +10,7 @@ In reading order:
     cancellation     cancels tasks and waits for their end
     connection       one blocking connection: pipelined commands, long ranges in pages of bounded size
     asyncconnection  one connection for asyncio: requests of many tasks, replies in order
+    routedconnection  the same in a cluster of several groups: a connection to each leader
     lookup           finding the leader
     rawcalls         sends calls over redis-py's connections
     pools            redis-py's connections, to one server or to the leader of several

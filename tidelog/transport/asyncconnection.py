@@ -16,7 +16,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import hiredis
 import redis
@@ -52,6 +52,8 @@ class _Moved(redis.ResponseError):
 class AsyncConnection(asyncio.Protocol):
     """A connection. Create it by ``connect`` or ``connect_to_leader``."""
 
+    several_groups = False  # whether calls are divided among several groups of a cluster
+
     def __init__(self, place: str, timeout: float) -> None:
         self.place = place
         self._timeout = timeout  # seconds within which a request must be answered
@@ -60,6 +62,7 @@ class AsyncConnection(asyncio.Protocol):
         self._moved: list[_Request] = []  # with a MOVED among their replies, until the map has arrived
         self._asked = False  # whether the map was requested
         self.follows = False  # whether the owner of this connection follows redirections to other groups
+        self.advice = ""  # why the owner can't follow them; it is added to the text of MOVED
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self.lost: LostError | None = None  # why the connection was lost
@@ -134,15 +137,9 @@ class AsyncConnection(asyncio.Protocol):
     def _replied(self, reply: Any) -> None:
         request = self._waiting[0]
         if isinstance(reply, hiredis.ReplyError):
-            text = str(reply)
-            if text.startswith("MOVED ") and not self.follows:
-                reply = _Moved(text)
-            elif is_temporary(text):
-                self.refused = True
-                self.close(text)
+            reply = self._failed(reply)
+            if reply is None:
                 return
-            else:
-                reply = translated(redis.ResponseError(text))
         request.replies.append(reply)
         if len(request.replies) < len(request.calls):
             return
@@ -155,6 +152,22 @@ class AsyncConnection(asyncio.Protocol):
         if not self._asked:
             self._asked = True
             self.send(OWNERS).add_done_callback(lambda answer: self._owners_arrived(answer, moved))
+
+    def _failed(self, reply: hiredis.ReplyError) -> redis.ResponseError | None:
+        """Return the error for an error reply. If it is temporary, close the connection and return None (Rule 2)."""
+        text = str(reply)
+        moved = text.startswith("MOVED ")
+        if moved and not self.follows:
+            return _Moved(text)
+        if is_temporary(text):
+            self.refused = True
+            self.close(text + self.advice if moved else text)
+            return None
+        return translated(redis.ResponseError(text))
+
+    def _result(self, call: Call[Any], reply: Any) -> Any:
+        """Return the result of a call. Raises UnexpectedReplyError."""
+        return read_one(call, reply)
 
     def _owners_arrived(self, answer: asyncio.Future[list[Any]], moved: _Moved) -> None:
         """Decide about requests that were redirected (Rule 2)."""
@@ -173,8 +186,7 @@ class AsyncConnection(asyncio.Protocol):
             ]
             self._finish(request)
 
-    @staticmethod
-    def _finish(request: _Request) -> None:
+    def _finish(self, request: _Request) -> None:
         """Pass the results to the caller."""
         request.timer.cancel()
         if request.future.done():  # cancelled
@@ -182,7 +194,7 @@ class AsyncConnection(asyncio.Protocol):
         try:
             request.future.set_result(
                 [
-                    found if isinstance(found, redis.ResponseError) else read_one(call, found)
+                    found if isinstance(found, redis.ResponseError) else self._result(call, found)
                     for call, found in zip(request.calls, request.replies, strict=True)
                 ]
             )
@@ -190,14 +202,25 @@ class AsyncConnection(asyncio.Protocol):
             request.future.set_exception(error)
 
 
+C = TypeVar("C", bound=AsyncConnection)
+
+
 async def connect(access: Access, url: str, name: str) -> AsyncConnection:
     """Open a connection, authenticated, and listed as ``name`` in CLIENT LIST.
 
     Raises LostError or OSError if no server answers, redis.ResponseError for a wrong password.
     """
+    return await connect_as(AsyncConnection, access, url, name)
+
+
+async def connect_as(kind: type[C], access: Access, url: str, name: str) -> C:
+    """Open a connection of a class of its own, see ``connect``.
+
+    Raises LostError or OSError if no server answers, redis.ResponseError for a wrong password.
+    """
     address = access.address(url)
     loop = asyncio.get_running_loop()
-    made = AsyncConnection(without_credentials(url), access.read_ms / 1000)
+    made = kind(without_credentials(url), access.read_ms / 1000)
     async with asyncio.timeout(access.connect_ms / 1000):
         if address.path:
             await loop.create_unix_connection(lambda: made, address.path)

@@ -60,9 +60,6 @@ class _Pools(Generic[P]):
             yield self.pool(member)
         yield self._seeds
 
-    def _wanted(self) -> tuple[Call[Any], ...]:
-        return _MAP if self.routes.map is None else _MAP[:1]
-
     def _learn(self, replies: Sequence[Any], connection: Any) -> bool:
         """Take over the map from a member; returns whether it has one. Raises the member's error."""
         for reply in replies:
@@ -81,6 +78,11 @@ class _Pools(Generic[P]):
         """Return the pools of members that do not lead any more, which are forgotten."""
         gone = self._pools.keys() - set(self.routes.leaders)
         return [self._pools.pop(member) for member in list(gone)]
+
+
+def map_calls(routes: Routes) -> tuple[Call[Any], ...]:
+    """Return the calls for the map, and for the commands if they are not known yet. See ``Routes.learn``."""
+    return _MAP if routes.map is None else _MAP[:1]
 
 
 def _words(connection: Any, batch: MemberBatch) -> list[bytes]:
@@ -140,7 +142,7 @@ class ClusterPools(_Pools[redis.ConnectionPool]):
                 connection = None
                 try:
                     connection = pool.get_connection()
-                    batch = MemberBatch(MemberAddress("", 0), list(self._wanted()))
+                    batch = MemberBatch(MemberAddress("", 0), list(map_calls(self.routes)))
                     connection.send_packed_command(_words(connection, batch))
                     if self._learn(_read_all(connection, batch, read_reply), connection):
                         break
@@ -285,7 +287,7 @@ class AsyncClusterPools(_Pools[redis.asyncio.ConnectionPool]):
             failed: Exception = redis.ConnectionError("no member of the cluster has a map")
             for pool in self._sources(first):
                 try:
-                    batch = MemberBatch(MemberAddress("", 0), list(self._wanted()))
+                    batch = MemberBatch(MemberAddress("", 0), list(map_calls(self.routes)))
                     replies, connection = await _exchange(pool, batch, read_reply_async)
                     if self._learn(replies, connection):
                         break

@@ -18,7 +18,7 @@ from tidelog.transport.call import Call, Name, fill_in, is_sent, read_one
 from tidelog.transport.clusterpools import ClusterPools, denied
 from tidelog.transport.connection import BlockingConnection
 from tidelog.transport.errors import ReplyError, is_denied, message_of
-from tidelog.transport.lookup import url_of
+from tidelog.transport.lookup import member_url
 from tidelog.transport.pools import pool_options
 from tidelog.transport.rawcalls import LOST, reply_error
 from tidelog.transport.slots import MemberAddress
@@ -84,7 +84,7 @@ class GroupLeaders:
         found = self._connections.get(member)
         if found is None:
             routes.stale = True  # if no connection can be opened, another member may lead
-            found = BlockingConnection(self._access, self._url(member), self._name)
+            found = BlockingConnection(self._access, member_url(self._access, member), self._name)
             routes.stale = False
             self._connections[member] = found
         return found
@@ -97,13 +97,6 @@ class GroupLeaders:
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
-
-    def _url(self, member: MemberAddress) -> str:
-        """Return the URL of a member, with the user of the URL with this address, or else of the first URL."""
-        urls = self._access.urls
-        addresses = [(each.host, each.port) for each in map(self._access.address, urls)]
-        like = urls[addresses.index(member)] if member in addresses else urls[0]
-        return url_of(self._access, like, member.host, member.port)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from urllib.parse import quote
 from tidelog.transport.access import Access, without_credentials
 from tidelog.transport.connection import BlockingConnection
 from tidelog.transport.errors import ReplyError, is_temporary
+from tidelog.transport.slots import MemberAddress
 
 
 def find_leader(access: Access, name: str) -> BlockingConnection:
@@ -66,6 +67,18 @@ def url_of(access: Access, like: str, host: str, port: int) -> str:
     scheme, address = "rediss" if access.secure else "redis", access.address(like)
     user = f"{quote(address.username or '', '')}:{quote(address.password, '')}@" if address.password else ""
     return f"{scheme}://{user}{_host(host)}:{port}"
+
+
+def member_url(access: Access, member: MemberAddress) -> str:
+    """Return the URL of a member of a cluster, with the user of the URL with this address, or else of the first URL."""
+    like = next((url for url in access.urls if address_of(access, url) == member), access.urls[0])
+    return url_of(access, like, member.host, member.port)
+
+
+def address_of(access: Access, url: str) -> MemberAddress:
+    """Return the address in a URL."""
+    found = access.address(url)
+    return MemberAddress(found.host, found.port)
 
 
 def _follows(access: Access, wire: BlockingConnection) -> str:

@@ -30,7 +30,7 @@ from tidelog.transport.call import Call, plain, read_outcome
 from tidelog.transport.cancellation import in_own_task
 from tidelog.transport.clusterpools import AsyncClusterPools, denied
 from tidelog.transport.errors import is_denied, is_temporary, message_of
-from tidelog.transport.lookup import url_of
+from tidelog.transport.lookup import member_url
 from tidelog.transport.pools import pool_options
 from tidelog.transport.rawcalls import LOST
 from tidelog.transport.slots import MemberAddress, slot_of
@@ -209,21 +209,12 @@ class GroupConnector(WorkerConnector):
             if member is None:
                 raise ConnectionError("the group has no leader")
             access = replace(cluster.access, connect_ms=cluster.limited.connect_ms)
-            made = await connect(access, self._url(member), self.name)
+            made = await connect(access, member_url(access, member), self.name)
             made.follows = True
             self._open.add(made)
             return made
 
         return await cluster.attempts(attempt)
-
-    def _url(self, member: MemberAddress) -> str:
-        """Return the URL of a member, with the user of the URL with this address, or else of the first URL."""
-        access = self._cluster.access
-        for url in access.urls:
-            address = access.address(url)
-            if (address.host, address.port) == member:
-                return url
-        return url_of(access, access.urls[0], member.host, member.port)
 
     @property
     def leader(self) -> MemberAddress | None:

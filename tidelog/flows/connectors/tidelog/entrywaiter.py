@@ -1,7 +1,8 @@
 """Waits for entries without polling, and holds the connections of a source of streams.
 
     warm   for WARM seconds after the last entry: a TWAIT on its own connection, which reports an entry at once
-    cold   after that: in ``SourceNotifier``, together with all other sources of the process
+    cold   after that: in ``SourceNotifier``, together with all other sources of the process; in a cluster of several
+           groups, as before, but with fewer and longer TWAITs
 
 A TWAIT delivers no entries, so a TWAIT in progress is not cancelled when the source is interrupted. The next wait
 continues it.
@@ -33,6 +34,7 @@ from tidelog.transport.errors import NoGroupError
 T = TypeVar("T")
 WARM: Final = 2.0  # s
 COLD: Final = 60.0  # s
+LONG: Final = 15.0  # s: a TWAIT in a cluster of several groups after WARM
 SOON: Final = 0.01  # s added to the time at which entries become due
 
 
@@ -129,6 +131,10 @@ class EntryWaiter:
 
     def warm(self) -> bool:
         """Return whether the next wait is on its own connection. In that case ``until`` needs no ``due_in``."""
+        return self._recent or (self.channel is not None and self.channel.several_groups)
+
+    @property
+    def _recent(self) -> bool:
         return asyncio.get_running_loop().time() - self._last < WARM
 
     async def _warm(self, keys: tuple[str, ...], streams: Mapping[str, StreamId]) -> list[str]:
@@ -136,7 +142,7 @@ class EntryWaiter:
         if wait is None or self._awaited != keys:
             if self._waits is None or self._waits.lost is not None:
                 self._waits = await channel(self._where, f"{self._name}:wait")
-            block = int(WARM * 1000)
+            block = int((WARM if self._recent else LONG) * 1000)
             call = (
                 calls.twait_group(self._group, keys, block=block)
                 if self._group is not None

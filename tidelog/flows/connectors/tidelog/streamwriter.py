@@ -2,10 +2,15 @@
 
 Consecutive events of one stream with the same fields are one TMAPPEND. Several batches can be in flight. All use one
 connection, so their entries are in order unless the server rejects one.
+
+In a cluster of several groups, a call is sent again after its slot has moved, while others are executed. Therefore one
+TMAPPEND of each stream is in flight at a time; different streams do not wait for each other.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -67,6 +72,7 @@ class StreamWriter:
         self._codec = codec
         self._evict = evict
         self._channel: AsyncConnection | None = None
+        self._turns: dict[str, asyncio.Future[None]] = {}  # by stream: when the last batch with its events is done
 
     async def open(self) -> None:
         self.close()
@@ -101,7 +107,10 @@ class StreamWriter:
             for at, why in refused.items():
                 outcomes[at] = (REJECT, why)
         trims = [call for key in {group.key for group in sent} if (call := self._evict.call(key)) is not None]
-        replies = await self._channel.send([*appends, *trims])
+        if self._channel.several_groups:
+            replies = await self._in_turn(self._channel, [group.key for group in sent], appends, trims)
+        else:
+            replies = await self._channel.send([*appends, *trims])
         for group, reply in zip(sent, replies, strict=False):
             if isinstance(reply, redis.ResponseError):
                 outcomes = [OK] * len(events) if outcomes is None else outcomes
@@ -109,6 +118,29 @@ class StreamWriter:
                 for at in group.indexes:
                     outcomes[at] = (status, f"{group.key}: {reply}")
         return outcomes
+
+    async def _in_turn(
+        self, channel: AsyncConnection, keys: list[str], appends: list[Call[Any]], trims: list[Call[Any]]
+    ) -> list[Any]:  # fmt: skip
+        """Return the replies to the appends, which are sent after those of earlier batches to their streams."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        before = {self._turns[key] for key in keys if key in self._turns}
+        self._turns.update(dict.fromkeys(keys, done))
+        try:
+            if before:
+                await asyncio.wait(before)
+            replies: list[Any] = [None] * len(appends)
+            for positions in _rounds(keys):
+                found = await channel.send([appends[at] for at in positions])
+                for at, reply in zip(positions, found, strict=True):
+                    replies[at] = reply
+            await channel.send(trims)
+            return replies
+        finally:
+            done.set_result(None)
+            for key in keys:
+                if self._turns.get(key) is done:
+                    del self._turns[key]
 
     def _groups(self, events: list[Event]) -> tuple[list[_AppendGroup], dict[int, str]]:
         """Return (groups, in an order that preserves the order of each stream; by index, why an event is rejected)."""
@@ -130,3 +162,15 @@ class StreamWriter:
             group.rows.append(values)
             group.indexes.append(at)
         return groups, refused
+
+
+def _rounds(keys: Sequence[str]) -> list[list[int]]:
+    """Return the positions of the keys in lists: each has a key once, and the positions of a key are in order."""
+    rounds: list[list[int]] = []
+    seen: Counter[str] = Counter()
+    for at, key in enumerate(keys):
+        if seen[key] == len(rounds):
+            rounds.append([])
+        rounds[seen[key]].append(at)
+        seen[key] += 1
+    return rounds
