@@ -11,6 +11,7 @@ from tests.simulation.commits import (
     Command,
     Commits,
     Driver,
+    LostReplyError,
     Marker,
     Protocol,
     RepeatingDriver,
@@ -157,6 +158,17 @@ class TrustsTheCheck(RepeatingDriver):
             self.deciding = None
 
 
+class DropsInDoubt(Driver):
+    """A driver drops its stages if there was no reply to the decision, which may have been executed (Rule 3)."""
+
+    def decide(self, marker: Marker) -> Protocol:
+        try:
+            yield from super().decide(marker)
+        except LostReplyError:
+            yield [Command(at, calls.tdrop(name)) for at, name in marker.stages.items()]
+            raise
+
+
 class FencesStay(Commits):
     """The fence of a partition does not move with its slot (Rule 6)."""
 
@@ -170,5 +182,5 @@ class FencesStay(Commits):
 SEEDS: Final[dict[type[Driver] | type[Commits], int]] = {
     PublishesFirst: 0, IgnoresTheFence: 0, HasNoCheck: 0, Aborts: 0, LeavesEpochsOpen: 0, DropsBeforePublishing: 0,
     DropsUndecided: 0, StagesExpire: 4, StagesNeverExpire: 5, KeepsDecided: 7, LooksTooEarly: 76, DoesNotCount: 16,
-    ReusesNames: 0, RepeatsStaging: 0, TrustsTheCheck: 0, FencesStay: 0,
+    ReusesNames: 0, RepeatsStaging: 0, TrustsTheCheck: 0, DropsInDoubt: 0, FencesStay: 0,
 }  # fmt: skip

@@ -11,23 +11,26 @@ Rule 1: the check identifies the content of an epoch, as with one group. What is
 Rule 2: rows are staged with a time to live before ``commit``. Streams with one hash tag have one fence, so their
         stages are published in one step.
 Rule 3: every step may be repeated, and any number of programs may run them at the same time.
+Rule 4: after a failure in ``commit``, its stages are not dropped by the caller: the epoch may have been decided.
 """
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
 from typing import Final
 from uuid import uuid4
 
 import msgspec
 
-from tidelog.client import calls
+from tidelog.client import calls, strings
 from tidelog.client.entries import Entry
-from tidelog.client.publish import NO_REPLICA_ACKS, ReplicaAcks, StagedRows
+from tidelog.client.publish import CLAIM_MS, NO_REPLICA_ACKS, Publisher, ReplicaAcks, StagedRows
 from tidelog.client.steps import Steps, checked
 from tidelog.transport.access import Access
 from tidelog.transport.call import Call
-from tidelog.transport.errors import NoStageError, ReplyError, StaleEpochError
+from tidelog.transport.errors import ConflictError, NoStageError, ReplyError, StaleEpochError
 from tidelog.transport.leader import LeaderConnection
 from tidelog.transport.slots import hash_tag
 
@@ -135,6 +138,27 @@ class DividedCommit:
 
 def _marker(entry: Entry) -> CommitMarker:
     return msgspec.json.decode(dict(entry.pairs)[FIELD], type=CommitMarker)
+
+
+def commit_once(by: Publisher, name: str, fence: str, stages: Mapping[str, Sequence[str]]) -> None:
+    """Publish stages, by hash tag, for a writer that is never repeated. ``name``: as for DividedCommit.
+
+    Such writers share fences, because a fence is never deleted: the first one of ``<fence>:<host name>:<number>`` that
+    no writer has claimed. The key ``...:claim`` expires after CLAIM_MS, if the writer dies. The next writer with this
+    fence then publishes what the dead one had decided. Raises the errors of ``DividedCommit.commit``.
+    """
+    token = uuid4().hex.encode()
+    for number in count():
+        own = f"{fence}:{socket.gethostname()}:{number}"
+        claim = f"{own}:claim"
+        (holder,) = checked(by.ask(strings.set_absent(claim, token, CLAIM_MS)))
+        if holder in (None, token):  # the reply to an earlier attempt may have been lost
+            break
+    (last,) = checked(by.ask(calls.tfence(own)))
+    epoch = 1 if last is None else last + 1
+    if not by.run(DividedCommit(name, own).commit(epoch, token.decode(), stages)):
+        raise ConflictError(f"CONFLICT epoch {epoch} of fence {own!r} was published by another program")
+    by.ask(strings.delete_equal(claim, token))
 
 
 class DividedStager:

@@ -7,9 +7,10 @@
 Rule 1: a batch of a query is published with the query as fence and the batch ID as epoch. A repeated batch is skipped
         if it was published, even if its partitions differ. A different batch with the same number fails (checks.py),
         because skipping it would lose its rows.
-Rule 2: Spark may call abort() after a successful publish. abort() only drops stages, and names of stages are never
-        reused, so that is safe. The check of a batch for topics covers all its rows, because the rows of each partition
-        change when a topic grows.
+Rule 2: Spark calls abort() if commit() fails, even if the rows were published. abort() only drops stages, and names of
+        stages are never reused, so that is safe with one group. With several groups, commit() may have decided to
+        publish: abort() then drops nothing if all tasks have succeeded, so that commit() may have been called. The
+        check of a batch for topics covers all its rows, because the rows of each partition change when a topic grows.
 Rule 3: with routes (routes.py), the fence is the one in the routes, and one publish writes the rows of all topics.
         Spark has no update mode for Python sinks. In that mode, foreachBatch writes each batch with its number.
 Rule 4: rows are only appended. In complete mode, each batch appends the whole result, as Spark's Kafka sink does.
@@ -31,7 +32,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from tidelog.client import calls
-from tidelog.client.dividedcommit import DividedCommit, DividedStager
+from tidelog.client.dividedcommit import DividedCommit, DividedStager, commit_once
 from tidelog.client.publish import Publisher, Stager
 from tidelog.client.steps import checked
 from tidelog.spark import checks
@@ -225,13 +226,19 @@ class _Writer:
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         return (staged_divided if self.divided else staged)(self.sink, self.entries, iterator)
 
+    @staticmethod
+    def _drop(by: Publisher, done: list[Staged]) -> None:
+        """Drop rows whose publication was not decided."""
+        for stages in (names(done), *divided_names(done).values()):
+            by.drop(stages)
+
     def abort(self, messages: Messages, batchId: int = 0) -> None:  # noqa: N803, ARG002 - Spark's name and signature
-        """Drop the staged rows."""
+        """Drop the staged rows, unless they may have been published in part (Rule 2)."""
         done = of(messages)
+        if self.divided and len(done) == len(messages):
+            return
         with publisher(self.sink) as by:
-            by.drop(names(done))
-            for stages in divided_names(done).values():
-                by.drop(stages)
+            self._drop(by, done)
 
 
 class TidelogStreamWriter(_Writer, DataSourceStreamArrowWriter):
@@ -263,16 +270,11 @@ class TidelogWriter(_Writer, DataSourceArrowWriter):
         if overwrite:
             raise OptionError('mode("overwrite") is not possible, streams are appended to: use mode("append")')
         super().__init__(sink, schema)
-        if self.divided:
-            raise OptionError(
-                "batch writes are not possible in a cluster of several groups: write with writeStream, or to a cluster "
-                "of one group"
-            )
 
     def commit(self, messages: Messages) -> None:
         done = of(messages)
         stages = names(done)
-        if not stages:
+        if not stages and not divided_names(done):
             return
         routes = self.sink.routes
         if routes is not None and routes.batch is not None:
@@ -282,14 +284,16 @@ class TidelogWriter(_Writer, DataSourceArrowWriter):
         with publisher(self.sink) as by:
             if self.sink.transaction is None:
                 ready(by, self.targets, done)
-                by.publish_once(self.sink.name("jobs"), stages)
+                if self.divided:
+                    commit_once(by, self.sink.name(), self.sink.name("jobs"), divided_names(done))
+                else:
+                    by.publish_once(self.sink.name("jobs"), stages)
             else:
                 self._publish_version(by, *self.sink.transaction, done)
             evict(by, self.sink, self.targets, done)
 
     def _publish_version(self, by: Publisher, application: str, version: int, done: list[Staged]) -> None:
         """Publish once for each version, application, and target, as Delta does for each table."""
-        stages = names(done)
         words = [application] if self.sink.key is None else [application, self.sink.key]
         for target in self.targets:  # a topic that is recreated with this name is another topic
             words = [application, "topic", target.name, target.facts.id]
@@ -301,14 +305,18 @@ class TidelogWriter(_Writer, DataSourceArrowWriter):
         for former in formers:
             if passed(by, former, version, bool(self.sink.name_prefix)):
                 log.warning("skipped: version %d or a later one was published under the fence %r", version, former)
-                by.drop(stages)
+                self._drop(by, done)
                 return
         check = "" if self.sink.check == NONE else checks.of_rows(counted(self.targets, done))
         ready(by, self.targets, done, fence, version)
+        commit = DividedCommit(self.sink.name(), fence)
         try:
-            by.publish(fence, version, stages, check)
+            if self.divided:
+                by.run(commit.commit(version, check, divided_names(done)))
+            elif not by.publish(fence, version, names(done), check).now:
+                by.run(commit.recover())  # as in ``publish_batch``
         except StaleEpochError:  # skipped, like a version that was published: as Delta does
-            by.drop(stages)
+            self._drop(by, done)
         except ConflictError as error:
             what = f"version {version} of application {application}"
             raise OtherBatchError(checks.explained(what, check, error)) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections import Counter
@@ -19,13 +20,22 @@ from tests.tidelog.client.rediscluster import keys_of_both
 from tests.tidelog.spark.sparkkit import QUERY_SECONDS, ROOT, ended
 from tests.waiting import eventually
 from tidelog import Client
+from tidelog.client.dividedcommit import CommitMarker, DividedCommit, DividedStager
+from tidelog.client.publish import StagedRows
+from tidelog.client.steps import Steps
 from tidelog.transport.slots import slot_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 pytest.importorskip("pyspark", reason="no pyspark here (pip install 'tidelog[spark]')")
+
+from pyspark.sql.types import LongType, StructField, StructType
+
+from tidelog.spark.options import for_sink
+from tidelog.spark.optionvalues import STREAM, OptionValues
+from tidelog.spark.sink import Staged, TidelogStreamWriter, publisher
 
 A, B = keys_of_both(8)
 ROWS = 100
@@ -140,7 +150,74 @@ def test_a_leader_is_killed_again_and_again(spark: SparkSession, checkpoint: str
             assert of_topic(client, "out") == Counter(range(ROWS))
 
 
-def test_what_is_refused(spark: SparkSession, groups: Groups) -> None:
-    writer = spark.range(3).write.format("tidelog").mode("append").option("url", url_of(groups))
-    with pytest.raises(Exception, match="batch writes are not possible in a cluster of several groups"):
-        writer.option("key", A[2]).save()
+def test_batch_writes(spark: SparkSession, groups: Groups, client: Client) -> None:
+    """Each batch write is published once; the writes of one machine share a fence."""
+    frame = spark.range(40).selectExpr("id as n", f"if(id % 2 = 0, '{A[2]}', '{B[2]}') as _key")
+    writer = frame.write.format("tidelog").mode("append").option("url", url_of(groups))
+    writer.save()
+    writer.save()
+    assert written(client, A[2], B[2]) == Counter(2 * list(range(40)))
+    fence = f"spark-tidelog-sink:jobs:{socket.gethostname()}:0"
+    assert client.tfence(fence) == 2
+    once = writer.option("txnAppId", "app").option("txnVersion", 7)
+    once.save()
+    once.save()
+    writer.option("txnVersion", 6).save()  # an earlier version is skipped
+    assert written(client, A[2], B[2]) == Counter(3 * list(range(40)))
+    other = frame.where("n < 20").write.format("tidelog").mode("append").option("url", url_of(groups))
+    with pytest.raises(Exception, match="was published before with 40 rows, now it has 20"):
+        other.option("txnAppId", "app").option("txnVersion", 7).save()
+    assert written(client, A[2], B[2]) == Counter(3 * list(range(40)))
+
+
+def test_a_batch_in_foreach_batch(spark: SparkSession, groups: Groups, client: Client, tmp_path: Path) -> None:
+    def write(frame: DataFrame, batch: int) -> None:
+        writer = frame.write.format("tidelog").mode("append").option("url", url_of(groups)).options(**topic("each"))
+        for _ in range(2):
+            writer.option("txnAppId", "each").option("txnVersion", batch).save()
+
+    reader = spark.readStream.format("tidelog").schema("n long").option("url", url_of(groups)).option("subscribe", "in")
+    frame = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 50).load()
+    ended(
+        frame.writeStream.foreachBatch(write)
+        .option("checkpointLocation", str(tmp_path))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert of_topic(client, "each") == Counter(range(ROWS))
+
+
+def test_a_commit_that_failed_after_its_decision_is_completed(groups: Groups, client: Client) -> None:
+    """Spark calls abort() when commit() raises. The decided rows must remain: the next run publishes them."""
+    sink = for_sink(OptionValues({"url": url_of(groups), "key": A[3], "fetchOffset.numRetries": "0"}), STREAM)
+    stager = DividedStager(sink.access, "test", sink.name(), "q", sink.stage_ttl_ms)
+    stager.stage([StagedRows(key.encode(), (b"n",), 1, b"$1\r\n7\r\n") for key in (A[3], B[3])])
+    stager.close()
+    done = [Staged("q", 0, (), {A[3].encode(): 1, B[3].encode(): 1}, stager.stages)]
+    writer = TidelogStreamWriter(sink, StructType([StructField("n", LongType())]))
+    fence = sink.name("query", "q")
+    commit = DividedCommit(sink.name(), fence)
+
+    def failing(last: CommitMarker) -> Steps[None]:
+        raise ConnectionError("a leader is away")
+        yield []
+
+    commit._publish = failing  # type: ignore[method-assign]
+    with publisher(sink) as by:
+        with pytest.raises(ConnectionError):
+            by.run(commit.commit(0, "c", done[0].divided))
+        writer.abort(done, 0)
+        by.run(DividedCommit(sink.name(), fence).recover())
+    assert written(client, A[3], B[3]) == Counter({7: 2})
+
+
+def test_the_rows_of_a_failed_batch_are_dropped(groups: Groups) -> None:
+    sink = for_sink(OptionValues({"url": url_of(groups), "key": A[4]}), STREAM)
+    before = stages(groups)
+    stager = DividedStager(sink.access, "test", sink.name(), "q", sink.stage_ttl_ms)
+    stager.stage([StagedRows(key.encode(), (b"n",), 1, b"$1\r\n7\r\n") for key in (A[4], B[4])])
+    stager.close()
+    assert stages(groups) == before + 2
+    writer = TidelogStreamWriter(sink, StructType([StructField("n", LongType())]))
+    writer.abort([Staged("q", 0, (), {}, stager.stages), None], 0)
+    assert stages(groups) == before
