@@ -86,6 +86,7 @@ class SlotMover(ServerPart):
         self._task: asyncio.Task[None] | None = None  # the move in progress
         self._export: KeyExport | None = None
         self._peer: GroupPeer | None = None
+        self._peer_led = ("", 0)  # the group of the peer, and the epoch in which the peer leads it
         self._led = 0  # the epoch in which this member leads
         self._ended = ""  # why the records can't be moved any more
         self._state: dict[str, object] = {}
@@ -208,7 +209,9 @@ class SlotMover(ServerPart):
         slots = table(own)
         peer = await GroupPeer.open(known.groups[to], self._config)
         self._peer, self._ended, self._led = peer, "", led
+        self._peer_led = to, known.groups[to].epoch
         try:
+            self._compare_peer()
             async with asyncio.timeout(10 * SILENCE):
                 await self._begin(peer, name, to)
             await self._settled()
@@ -233,6 +236,13 @@ class SlotMover(ServerPart):
             if self._export is not None:
                 self._export.close()
             self._export = self._peer = None
+
+    def _compare_peer(self) -> None:
+        """End the attempt if the other group has a new leader. If the machine of the earlier one has failed, its
+        connections stay open and silent."""
+        known, (to, epoch) = self._keeper.map, self._peer_led
+        if self._peer is not None and known is not None and to in known.groups and known.groups[to].epoch != epoch:
+            self._peer.fail(PeerError(f"the leader of group {to} has changed"))
 
     @staticmethod
     async def _begin(peer: GroupPeer, name: str, to: str) -> None:
@@ -431,6 +441,7 @@ class SlotMover(ServerPart):
     # -- after the move ------------------------------------------------------------------------------------------
     def _map_used(self) -> None:
         """The keeper uses a map: keys of slots that have left are inert, and are deleted by the leader."""
+        self._compare_peer()
         left = NO_SLOTS
         for move in self._left():
             left = either(left, table(list(move.slots)))

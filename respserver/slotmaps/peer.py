@@ -78,9 +78,10 @@ class GroupPeer(asyncio.Protocol):
         return self._failed
 
     def close(self) -> None:
-        self._fail(PeerError("the connection is closed"))
+        self.fail(PeerError("the connection is closed"))
 
-    def _fail(self, error: PeerError) -> None:
+    def fail(self, error: PeerError) -> None:
+        """Close the connection. All that was asked fails with this error, unless there was one before."""
         self._failed = self._failed or error
         if self._transport is not None:
             self._transport.abort()
@@ -94,13 +95,13 @@ class GroupPeer(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._fail(PeerError(f"the connection to the other group was lost{f' ({exc})' if exc is not None else ''}"))
+        self.fail(PeerError(f"the connection to the other group was lost{f' ({exc})' if exc is not None else ''}"))
 
     def data_received(self, data: bytes) -> None:
         *lines, self._buffer = (self._buffer + data).split(b"\r\n")
         for line in lines:
             if not self._waiting:
-                self._fail(PeerError("the other group has sent a reply without a request"))
+                self.fail(PeerError("the other group has sent a reply without a request"))
                 return
             future, size = self._waiting.popleft()
             self.unacknowledged -= size
@@ -115,7 +116,7 @@ class GroupPeer(asyncio.Protocol):
                 if not future.done():
                     future.set_exception(error)
         if len(self._buffer) > LONGEST:
-            self._fail(PeerError("the other group has sent a reply that is too long"))
+            self.fail(PeerError("the other group has sent a reply that is too long"))
 
 
 def _seen(future: asyncio.Future[None]) -> None:

@@ -11,9 +11,11 @@ import pytest
 from redis.cluster import ClusterNode, RedisCluster
 
 from commands.slots import SLOTS, slot_of
+from respserver.slotmaps import mapfile
 from tests.replication.cluster import Cluster, Node, cluster, wait_until
 from tests.replication.clusters import Groups, cluster_status, slot_ranges
 from tests.wire.rawclient import Raw
+from tidelog.testing import ServerError
 
 # "b" has slot 3300, of group 1; "a" has slot 15495, of group 2
 
@@ -111,7 +113,9 @@ def test_all_members_list_both_groups(shared: Groups, pair: tuple[Node, Node]) -
     assert document["slots"] == [[0, 8191, "1"], [8192, 16383, "2"]]
     assert document["groups"]["2"]["members"]["2a"]["port"] == second.port
     assert json.loads(first.say("TCLUSTER", "MAP")) == document
-    assert json.loads((first.directory / "map").read_bytes()) == document
+    saved = mapfile.load(first.directory)
+    assert saved is not None
+    assert saved.document() == document
     assert cluster_status(second)["serves"] == ["8192-16383"]
 
 
@@ -199,6 +203,26 @@ def test_the_map_survives_a_restart_of_all(servers: Cluster) -> None:
     assert after["slots"] == before["slots"]
     assert after["cluster_id"] == before["cluster_id"]
     assert after["version"] == before["version"] + 2  # each leader has written its epoch
+
+
+def test_a_member_with_a_damaged_copy_of_the_map(servers: Cluster) -> None:
+    """It does not start, and names the remedy, which loses nothing."""
+    groups = Groups(servers)
+    before = groups.agree()
+    first = groups.leader(1)
+    first("SET", "b", "1")
+    first.kill()
+    saved = first.directory / "map"
+    saved.write_bytes(saved.read_bytes()[:-600])
+    with pytest.raises(ServerError, match="map is damaged: delete it, and this member reads the map from the coordin"):
+        first.start()
+    saved.unlink()
+    (first.directory / "map.new").write_bytes(b"torn")  # left by a crash
+    first.start()
+    wait_until(lambda: first.say("GET", "b") == b"1", "the owner serves again")
+    after = groups.agree()
+    assert (after["cluster_id"], after["slots"]) == (before["cluster_id"], before["slots"])
+    assert saved.exists()
 
 
 def test_a_member_without_coordinator_redirects_by_its_copy(servers: Cluster) -> None:

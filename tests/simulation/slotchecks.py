@@ -4,7 +4,7 @@ Rule 1: at most one member serves a slot: it leads the owner, as far as it knows
 Rule 2: each change of the map has the next version. Only the leader of a group in the epoch of its record changes the
 record or gives slots away. A record keeps its ID, and its epoch only increases.
 Rule 3: when a slot leaves a group, no member of its in-sync set has a key of this slot; or it moves with its keys, and
-each member of the in-sync set of the new owner has the same keys, with the same contents, as the leader.
+each member of the in-sync set of the new owner has the same keys, with the same contents, as the old one.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class SlotChecks:
                     self._left(slot, old.owner(slot))
                 else:
                     self.with_keys += bool(member.keys_of(slot))
-                    self._moved(slot, member, new.owner(slot))
+                    self._moved(slot, [member, *self._in_sync(old.owner(slot))], new.owner(slot))
 
     def _in_sync(self, group: str) -> list[SlotMember]:
         """Return the members of an in-sync set that are loaded."""
@@ -88,9 +88,12 @@ class SlotChecks:
             if keys := member.keys_of(slot):
                 self._wrong(f"slot {slot} leaves group {group}, and {member.name} has the key {keys[0]!r}")
 
-    def _moved(self, slot: int, leader: SlotMember, group: str) -> None:
-        """A slot moves with its keys (Rule 3)."""
-        wanted = leader.contents(slot)
+    def _moved(self, slot: int, sources: list[SlotMember], group: str) -> None:
+        """A slot moves with its keys (Rule 3). ``sources``: the leader, and the in-sync set of the old owner."""
+        source = next((each for each in sources if each.loaded), None)
+        if source is None:  # the leader, and all others, have failed since the request was sent
+            return
+        wanted = source.contents(slot)
         for member in self._in_sync(group):
             found = member.contents(slot)
             if found != wanted:

@@ -32,10 +32,11 @@ def test_seeds(seed: int) -> None:
     assert run(case(seed)).moves > 0
 
 
-@pytest.mark.parametrize("seed", [42, 58, 74])
+@pytest.mark.parametrize("seed", [42, 58, 74, 50105, 50368])
 def test_seeds_with_keys(seed: int) -> None:
     """In 42, a new owner fails before it has written that it uses the map; in 58 and 74, a move is added to the map
-    after it was aborted."""
+    after it was aborted; in 50105, the machine of a new owner fails before it has replied to the first command; in
+    50368, the leader of the old owner fails before its last change of the map arrives."""
     assert run(replace(case(seed), with_keys=True)).with_keys > 0
 
 

@@ -63,6 +63,8 @@ class Worker(Protocol):
 class Client:
     """Runs one work, at any member. After an error, it tries another one. ``trouble`` gets what must not happen."""
 
+    expected: tuple[str, ...] = EXPECTED
+
     def __init__(
         self, ports: Mapping[str, int], work: Worker, chance: random.Random, trouble: Callable[[str], None],
         tolerant: Callable[[], bool],
@@ -74,12 +76,16 @@ class Client:
         self._ports, self._random, self._trouble = ports, chance, trouble
         self.task = asyncio.create_task(self._run())
 
+    async def _connect(self, member: str) -> Connection:
+        """Connect. Raises LostError."""
+        return await Connection.to(self._ports[member])
+
     async def _run(self) -> None:
         try:
             while not self.stopping:
                 member = self._random.choice(list(self._ports))
                 try:
-                    connection = await Connection.to(self._ports[member])
+                    connection = await self._connect(member)
                 except LostError:
                     await asyncio.sleep(0.05)
                     continue
@@ -90,7 +96,7 @@ class Client:
                 except LostError:
                     pass
                 except RefusedError as error:
-                    if not (str(error).startswith(EXPECTED) or (self.tolerant() and "damaged data" in str(error))):
+                    if not (str(error).startswith(self.expected) or (self.tolerant() and "damaged data" in str(error))):
                         self._trouble(f"{type(self.work).__name__} at {member}: {error}")
                 finally:
                     connection.close()

@@ -21,7 +21,7 @@ from tests.storm.network import Network
 
 WEIGHTS: Final = {
     "kill": 3, "pause": 3, "power": 3, "blackout": 1, "cut": 2, "reset": 2, "silence": 2, "one_way": 2, "isolate": 2,
-    "delay": 1, "clients": 1, "cut_off": 2, "failover": 2, "restart": 1, "flip": 2,
+    "delay": 1, "clients": 1, "cut_off": 2, "blind": 1, "failover": 2, "restart": 1, "flip": 2,
     "etcd_kill": 2, "etcd_stop": 2, "quorum": 1, "lost_replies": 2,
 }  # fmt: skip
 ETCD: Final = ("etcd_kill", "etcd_stop", "quorum", "lost_replies")
@@ -87,6 +87,10 @@ class Faults:
         one = self._any()
         return one.name, self.random.choice([each.name for each in self.members if each is not one])
 
+    def _group(self, member: Member) -> list[Member]:
+        """Return the other members of its group."""
+        return [each for each in self.members if each.group == member.group and each is not member]
+
     def _others(self, member: Member) -> list[str]:
         return [*[each.name for each in self.members if each is not member], *self.clients]
 
@@ -121,7 +125,7 @@ class Faults:
     async def _flip(self) -> None:
         """Bits of the store of one member change while it does not run. The others have good copies."""
         member = self._any()
-        leader = next((each for each in self.members if each.leads and each is not member), None)
+        leader = next((each for each in self._group(member) if each.leads), None)
         if leader is None or any(each.damaged for each in self.members):
             self.counts["flip"] -= 1
             self.counts["kill"] += 1
@@ -135,11 +139,10 @@ class Faults:
 
     async def _needed(self, member: Member) -> bool:
         """Return whether no other member leads now, after ``member`` was killed: then it may have the only copy."""
-        for each in self.members:
-            if each is not member:
-                status = json.loads(await self._request(each, "TMEMBER", "STATUS") or "{}")
-                if status.get("phase") == "leading" and status.get("lease_left_ms"):
-                    return False
+        for each in self._group(member):
+            status = json.loads(await self._request(each, "TMEMBER", "STATUS") or "{}")
+            if status.get("phase") == "leading" and status.get("lease_left_ms"):
+                return False
         self.note(f"{member.name} is spared: no other member leads")
         return True
 
@@ -245,6 +248,16 @@ class Faults:
         await self._moment(4.0)
         self.note(f"connect {member.name} to the coordinator")
         self.coordinator.cut(member.name, False, self.network)
+
+    async def _blind(self) -> None:
+        """No member reaches the coordinator: it is unavailable."""
+        self.note("the coordinator is unavailable")
+        for member in self.members:
+            self.coordinator.cut(member.name, True, self.network)
+        await self._moment(4.0)
+        self.note("the coordinator is available")
+        for member in self.members:
+            self.coordinator.cut(member.name, False, self.network)
 
     async def _etcd_kill(self) -> None:
         assert isinstance(self.coordinator, EtcdCoordinator)

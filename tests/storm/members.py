@@ -1,4 +1,4 @@
-"""The processes: members of a group, and the coordinator with the links of each member to it."""
+"""The processes: members of groups, and the coordinator with the links of each member to it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.storm.preloaded import Preloaded
 SETTINGS: dict[str, str | int] = {
     "bind": "127.0.0.1", "replica-announce-ip": "127.0.0.1", "enable-debug-command": "yes", "wal-size": "1mb",
     "checkpoint-size": "1mb", "stream-node-max-entries": 50, "repl-ping-replica-period": 1, "repl-timeout": 5,
-    "group": "tide", "in-sync-timeout": 1000, "scrub-rate": "32mb", "save": "", "shutdown-timeout": 2,
+    "in-sync-timeout": 1000, "scrub-rate": "32mb", "save": "", "shutdown-timeout": 2,
 }  # fmt: skip
 STOPPED = 20.0  # seconds that a stop may take
 SKIPPED = 8192  # bytes of LMDB's meta pages
@@ -32,12 +32,16 @@ class Member:
     """A server process with a data directory that outlasts it."""
 
     def __init__(
-        self, name: str, top: Path, disk: LossyDirectory | None, preloaded: Preloaded, trouble: Callable[[str], None]
-    ) -> None:
+        self, name: str, top: Path, disk: LossyDirectory | None, preloaded: Preloaded, trouble: Callable[[str], None],
+        group: str = "tide",
+    ) -> None:  # fmt: skip
         self.name = name
+        self.group = group
         self.port = new_port()
         self.log = top / f"{name}.log"
-        self.settings: dict[str, str | int] = {**SETTINGS, "group-member": name, "port": self.port}
+        self.settings: dict[str, str | int] = {
+            **SETTINGS, "group": group, "group-member": name, "port": self.port,
+        }  # fmt: skip
         self.disk = disk
         self.directory = top / name / "data"
         self.directory.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""One storm: rounds of faults under load. After each round, the group recovers, and everything is checked."""
+"""One storm: rounds of faults under load. After each round, the groups recover, and everything is checked."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,6 +47,7 @@ class Plan:
     round_seconds: float = 30.0
     rate: float = 3.0
     settings: tuple[tuple[str, str], ...] = ()  # of the members, besides members.SETTINGS
+    groups: tuple[int, ...] = ()  # the members of each group of a cluster; none: one group of three, without slots
 
 
 @dataclass
@@ -62,18 +64,23 @@ class Result:
     epochs: int = 0
     seconds: float = 0.0
     lossy: str = ""  # why power losses lose nothing; empty if they do
+    moves: Counter[str] = field(default_factory=Counter)  # calls of TCLUSTER, by command and outcome
 
     def __str__(self) -> str:
         faults = ", ".join(f"{kind} {count}" for kind, count in sorted(self.counts.items()))
+        moves = ", ".join(f"{count} {what}" for what, count in sorted(self.moves.items()))
         return (
             f"{self.counts.total()} faults ({faults}), {self.overlapping} during another one, in {self.seconds:.0f} s "
             f"and {self.rounds} rounds; {self.acknowledged} entries acknowledged, {self.seen} seen by readers, "
-            f"{self.reads} reads, {self.delivered} messages delivered; epoch {self.epochs}. {self.lossy}"
+            f"{self.reads} reads, {self.delivered} messages delivered; epoch {self.epochs}. "
+            f"{moves}{'. ' if moves else ''}{self.lossy}"
         )
 
 
 class Storm:
-    """A group with its clients, and the faults."""
+    """A group with its clients, and the faults. ``clusters.ClusterStorm`` has several groups."""
+
+    works: Sequence[type[Work]] = WORKS
 
     def __init__(self, plan: Plan, top: Path) -> None:
         self.plan, self.top = plan, top
@@ -127,23 +134,39 @@ class Storm:
             await self._close()
             self.result.seconds = time.monotonic() - self._began
 
+    def _names(self) -> dict[str, str]:
+        """Return the group of each member."""
+        return dict.fromkeys(("m1", "m2", "m3"), "tide")
+
+    def _settings(self, member: Member) -> dict[str, str | int]:
+        """Return more settings of a member."""
+        return {}
+
+    @property
+    def groups(self) -> list[list[Member]]:
+        """The members of each group."""
+        return [
+            [member for member in self.members if member.group == group]
+            for group in dict.fromkeys(self._names().values())
+        ]
+
     async def _start(self, lossy: bool) -> None:
-        clients = [f"c{at}" for at in range(len(WORKS))]
+        clients = [f"c{at}" for at in range(len(self.works))]
         await self._preloaded.open()
-        names = ("m1", "m2", "m3")
+        names = self._names()
         disks: list[LossyDirectory] | list[None] = [None] * len(names)
         if lossy:
             try:
                 disks = await asyncio.gather(*[asyncio.to_thread(LossyDirectory, self.top / name) for name in names])
             except OSError as error:
                 self.result.lossy = f"no file system that loses unsynced data: {error}"
-        for name, disk in zip(names, disks, strict=True):
-            member = Member(name, self.top, disk, self._preloaded, self.add_trouble)
+        for (name, group), disk in zip(names.items(), disks, strict=True):
+            member = Member(name, self.top, disk, self._preloaded, self.add_trouble, group)
             self.members.append(member)
             member.settings["replica-announce-port"] = await self.network.listen(member.name, member.port)
             member.settings["coordinator"] = await self.coordinator.url(member.name, self.network)
             member.settings["group-lease"] = self.coordinator.lease
-            member.settings |= self.plan.settings
+            member.settings |= self._settings(member) | dict(self.plan.settings)
             for client in clients:
                 port = await self.network.listen(member.name, member.port, client)
                 self._ports.setdefault(client, {})[member.name] = port
@@ -202,13 +225,10 @@ class Storm:
     async def _round(self, kinds: tuple[str, ...], left: float) -> None:
         plan, number = self.plan, self.result.rounds
         self.note(f"round {number}")
-        record = Record(f"r{number}", lambda name: sum(each.replaced for each in self.members if each.name == name))
+        record = self._record(f"r{number}")
         await self._prepared(record)
-        works = [work(at, record, random.Random(self.random.random())) for at, work in enumerate(WORKS)]
-        clients = [
-            Client(self._ports[f"c{at}"], work, random.Random(self.random.random()), self.add_trouble, self._damaged)
-            for at, work in enumerate(works)
-        ]
+        works = [work(at, record, random.Random(self.random.random())) for at, work in enumerate(self.works)]
+        clients = [self._client(self._ports[f"c{at}"], work) for at, work in enumerate(works)]
         try:
             most = plan.faults - self.faults.counts.total()
             inject = asyncio.create_task(self.faults.inject(kinds, min(plan.round_seconds, left), plan.rate, most))
@@ -223,6 +243,7 @@ class Storm:
             await self.faults.heal()
             before = len(record.said)
             await self._until(lambda: len(record.said) >= before + 5, "an append is acknowledged again")
+            await self._moved_again(record)
         finally:
             for client in clients:
                 client.stopping = True
@@ -236,12 +257,12 @@ class Storm:
         self.check_trouble()
         if hanging:
             raise StormError(f"clients hang: {[type(client.work).__name__ for client in hanging]}")
-        leader = await self._recovered()
+        await self._recovered()
         if self._damaged():
             await self._repaired()
-            leader = await self._recovered()
+            await self._recovered()
         try:
-            await self._check(leader, record, works)
+            await self._check(record, works)
         except AssertionError as error:
             raise StormError(str(error)) from error
         self.check_trouble()
@@ -252,6 +273,15 @@ class Storm:
         self.note(
             f"round {number} is fine: {len(record.said)} acknowledged; {self.faults.counts.total()} faults so far"
         )
+
+    def _client(self, ports: dict[str, int], work: Work) -> Client:
+        return Client(ports, work, random.Random(self.random.random()), self.add_trouble, self._damaged)
+
+    def _record(self, prefix: str) -> Record:
+        return Record(prefix, lambda name: sum(each.replaced for each in self.members if each.name == name))
+
+    async def _moved_again(self, record: Record) -> None:
+        """Wait until slots move without faults."""
 
     def _damaged(self) -> bool:
         return any(member.damaged for member in self.members)
@@ -285,17 +315,26 @@ class Storm:
 
         async def made() -> bool:
             with contextlib.suppress(LostError, RefusedError):
-                leader = self._leader()
-                if leader is not None:
-                    await self._ask(leader, ("XGROUP", "CREATE", key, "readers", "0", "MKSTREAM"))
+                connection = await self._connected()
+                try:
+                    await connection("XGROUP", "CREATE", key, "readers", "0", "MKSTREAM")
                     return True
+                finally:
+                    connection.close()
             return False
 
         await self._until(made, "a leader that accepts writes")
 
-    async def _check(self, leader: Member, record: Record, works: list[Work]) -> None:
+    async def _connected(self) -> Connection:
+        """Connect to the leader, past the proxies. Raises LostError."""
+        leader = self._leader(self.members)
+        if leader is None:
+            raise LostError("there is no leader")
+        return await Connection.to(leader.port, PATIENT)
+
+    async def _check(self, record: Record, works: list[Work]) -> None:
         """Check all replies that clients received. The group is at rest."""
-        connection = await Connection.to(leader.port, PATIENT)
+        connection = await self._connected()
         try:
             for work in works:
                 if isinstance(work, Groups):
@@ -330,12 +369,16 @@ class Storm:
             raise AssertionError(f"{work.name}: messages do not come again") from None
 
     async def _same(self) -> None:
-        """Wait until all members have the same data at the same offset."""
+        """Wait until all members of each group have the same data at the same offset."""
+        for members in self.groups:
+            await self._same_group(members)
+
+    async def _same_group(self, members: list[Member]) -> None:
         found: list[Any] = []
 
         async def equal() -> bool:
             found.clear()
-            for member in self.members:
+            for member in members:
                 fields = await self._info(member, "replication")
                 (digest,) = await self._ask(member, ("DEBUG", "DIGEST"))
                 follows = fields["role"] == "slave"
@@ -347,21 +390,21 @@ class Storm:
         except StormError as error:
             raise StormError(f"the members differ: {found}") from error
 
-    async def _recovered(self) -> Member:
-        """Wait until all members are in sync; return the leader."""
-        names = sorted(member.name for member in self.members)
+    async def _recovered(self) -> None:
+        """Wait until all members are in sync."""
+        for members in self.groups:
+            await self._until(partial(self._in_sync, members), "all members are in sync")
 
-        def ready() -> Member | None:
-            leader = self._leader()
-            if leader is None or sorted(leader.status["in_sync"]) != names or leader.status["withheld_clients"]:
-                return None
-            return leader if all(member.status.get("in_sync") for member in self.members) else None
+    def _in_sync(self, members: list[Member]) -> bool:
+        names = sorted(member.name for member in members)
+        leader = self._leader(members)
+        if leader is None or sorted(leader.status["in_sync"]) != names or leader.status["withheld_clients"]:
+            return False
+        return all(member.status.get("in_sync") for member in members)
 
-        found: Member = await self._until(ready, "all members are in sync")
-        return found
-
-    def _leader(self) -> Member | None:
-        return next((member for member in self.members if member.leads and member.status.get("lease_left_ms")), None)
+    @staticmethod
+    def _leader(members: list[Member]) -> Member | None:
+        return next((member for member in members if member.leads and member.status.get("lease_left_ms")), None)
 
     async def _ask(self, member: Member, *commands: tuple[str, ...]) -> list[Any]:
         connection = await Connection.to(member.port, PATIENT)
@@ -395,7 +438,12 @@ def _digest(rows: list[Any]) -> tuple[int, str]:
 
 def run(plan: Plan, top: Path) -> Result:
     """Run a storm in a directory. Raises StormError, which names the seed, the timeline and the logs."""
-    storm = Storm(plan, top)
+    return run_storm(Storm(plan, top))
+
+
+def run_storm(storm: Storm) -> Result:
+    """Run a storm. Raises StormError as run()."""
+    plan, top = storm.plan, storm.top
     try:
         asyncio.run(storm.run())
     except StormError as error:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.storm.run import Plan, StormError, run
+from tests.storm import clusters
+from tests.storm.run import Plan, Result, StormError, run
 
 MINUTES = float(os.environ.get("TIDELOG_LONG") or 0)
 FAULTS = int(os.environ.get("TIDELOG_FAULTS") or 1_000_000)
@@ -27,12 +28,16 @@ def top() -> Iterator[Path]:
         shutil.rmtree(made)
 
 
-def storm(plan: Plan, top: Path) -> None:
+def storm(plan: Plan, top: Path) -> Result:
     print(plan)
-    result = run(plan, top)
+    result = clusters.run(plan, top) if plan.groups else run(plan, top)
     print(result)
     (top / "fine").touch()
     assert result.acknowledged > 50, "hardly any work: the storm shows too little"
+    return result
+
+
+def needs_power_losses(result: Result) -> None:
     if result.lossy:
         pytest.skip(f"the storm passed, but without power losses: {result.lossy}")
 
@@ -46,7 +51,14 @@ def needs_etcd(coordinator: str) -> None:
 @pytest.mark.parametrize("coordinator", ["file", "etcd"])
 def test_a_short_storm(coordinator: str, top: Path) -> None:
     needs_etcd(coordinator)
-    storm(Plan(SEED, coordinator, seconds=6.0, round_seconds=6.0), top)
+    needs_power_losses(storm(Plan(SEED, coordinator, seconds=6.0, round_seconds=6.0), top))
+
+
+@pytest.mark.timeout(600)
+def test_a_short_storm_in_a_cluster(top: Path) -> None:
+    result = storm(Plan(SEED, seconds=4.0, round_seconds=4.0, groups=(2, 1)), top)
+    assert result.moves["MOVE done"] > 0
+    needs_power_losses(result)
 
 
 @pytest.mark.long
@@ -55,7 +67,16 @@ def test_a_short_storm(coordinator: str, top: Path) -> None:
 @pytest.mark.parametrize("coordinator", ["file", "etcd"])
 def test_a_storm(coordinator: str, top: Path) -> None:
     needs_etcd(coordinator)
-    storm(Plan(SEED, coordinator, FAULTS, seconds=MINUTES * 30), top)
+    needs_power_losses(storm(Plan(SEED, coordinator, FAULTS, seconds=MINUTES * 30), top))
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not MINUTES, reason="for as long as TIDELOG_LONG says: scripts/test long")
+@pytest.mark.timeout(MINUTES * 60 + 300)
+@pytest.mark.parametrize(("coordinator", "groups"), [("file", (2, 2, 1)), ("etcd", (2, 3))])
+def test_a_storm_in_a_cluster(coordinator: str, groups: tuple[int, ...], top: Path) -> None:
+    needs_etcd(coordinator)
+    needs_power_losses(storm(Plan(SEED, coordinator, FAULTS, seconds=MINUTES * 30, groups=groups), top))
 
 
 @pytest.mark.long

@@ -1,0 +1,124 @@
+"""A storm in a cluster: several groups share the slots, which move meanwhile, with their keys or without."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
+
+from tests.simulation.clients import LostError, RefusedError
+from tests.storm.clients import EXPECTED, Client, Connection
+from tests.storm.members import Member
+from tests.storm.routing import Routed
+from tests.storm.run import PATIENT, Plan, Result, Storm, run_storm
+from tests.storm.slotworks import WORKS, SlotRecord, Strings
+from tests.storm.works import Record, Work
+
+STRINGS: Final = 6  # strings of a round; the others of WORKS have their own keys
+
+
+class SlotClient(Client):
+    """Runs one work, at the owners of its keys."""
+
+    expected = (*EXPECTED, "MOVED", "TRYAGAIN")
+
+    def __init__(self, names: dict[int, str], *rest: Any) -> None:
+        """``names``: the members by announced port."""
+        self._names = names
+        super().__init__(*rest)
+
+    async def _connect(self, member: str) -> Connection:
+        return Routed(self._ports, self._names, self._random)
+
+
+class ClusterStorm(Storm):
+    """Several groups. Rule: at the end of a round, all members use the same map, and no move is left."""
+
+    works = WORKS
+
+    def __init__(self, plan: Plan, top: Path) -> None:
+        super().__init__(plan, top)
+        self._announced: dict[int, str] = {}
+
+    def _client(self, ports: dict[str, int], work: Work) -> Client:
+        chance = random.Random(self.random.random())
+        return SlotClient(self._announced, ports, work, chance, self.add_trouble, self._damaged)
+
+    def _names(self) -> dict[str, str]:
+        return {
+            f"{group}{chr(ord('a') + at)}": str(group)
+            for group, count in enumerate(self.plan.groups, 1)
+            for at in range(count)
+        }
+
+    def _settings(self, member: Member) -> dict[str, str | int]:
+        port = member.settings["replica-announce-port"]
+        self._announced |= {int(port): member.name, member.port: member.name}
+        return {
+            "cluster-enabled": "yes", "cluster-name": "storm", "min-in-sync": 1, "cluster-announce-port": port,
+            "cluster-announce-ip": "127.0.0.1", "move-pause": 500, "stream-idmp-maxsize": 10_000,
+            "stream-idmp-duration": 3600,
+        }  # fmt: skip
+
+    def _record(self, prefix: str) -> Record:
+        return SlotRecord(prefix, STRINGS)
+
+    async def _connected(self) -> Connection:
+        return Routed({member.name: member.port for member in self.members}, self._announced, random.Random(1), PATIENT)
+
+    async def _moved_again(self, record: Record) -> None:
+        assert isinstance(record, SlotRecord)
+        before = record.moves["MOVE done"]
+        await self._until(lambda: record.moves["MOVE done"] > before, "slots move")
+
+    async def _recovered(self) -> None:
+        await super()._recovered()
+        found: list[Any] = []
+
+        async def agreed() -> bool:
+            found.clear()
+            with contextlib.suppress(LostError, RefusedError):
+                for member in self.members:
+                    (reply,) = await self._ask(member, ("TCLUSTER", "STATUS"))
+                    status = json.loads(reply)
+                    found.append(status)
+                    if status["map"]["moves"] or status["problem"] or status["warnings"]:
+                        return False
+                    if member.leads != status["leads"]:
+                        return False
+                    size, keys = await self._ask(member, ("DBSIZE",), ("KEYS", "*"))
+                    if member.leads and size != len(keys):  # it has copies of keys that another group has
+                        found.append((member.name, size, keys))
+                        return False
+                return all(each["map"] == found[0]["map"] for each in found)
+            return False
+
+        try:
+            await self._until(agreed, "all members use the same map, without moves and copies")
+        except Exception:
+            self.note(f"the last member of the cluster: {json.dumps(found[-1:])}")
+            raise
+
+    async def _check(self, record: Record, works: list[Work]) -> None:
+        assert isinstance(record, SlotRecord)
+        connection = await self._connected()
+        try:
+            for string in record.strings:
+                await next(work for work in works if isinstance(work, Strings)).look(connection, string)
+            for key, counter in record.counters.items():
+                found = int(await connection("GET", key) or 0)
+                assert max(counter.acked, counter.shown) <= found <= counter.sent, (
+                    f"{key} is {found} at the end: {counter.acked} calls were acknowledged, and {counter.sent} sent"
+                )
+        finally:
+            connection.close()
+        await super()._check(record, works)
+        self.result.moves += Counter(record.moves)
+
+
+def run(plan: Plan, top: Path) -> Result:
+    """Run a storm in a directory. Raises StormError, which names the seed, the timeline and the logs."""
+    return run_storm(ClusterStorm(plan, top))
