@@ -198,6 +198,8 @@ class App:
             self._add_topic(topic)
             declared = declare(self.name, kind, topic, function, options, self.policy, self.middleware)
             self._check_free(declared.name)
+            for each in declared.sends or ():
+                self._add_topic(each)
             self._check_dead_letter_topic(declared)
             self.processors[declared.name] = declared
             return function

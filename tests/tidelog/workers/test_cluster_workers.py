@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import signal
+import threading
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -144,48 +145,96 @@ async def test_two_workers_share_and_one_takes_over(groups: Groups, client: Clie
     await topic.close()
 
 
-@in_loop
-async def test_transactions_stay_on_one_group(groups: Groups, client: Client) -> None:
+def copying(groups: Groups, sends: bool, partitions: int = PARTITIONS) -> tuple[App, Topic[Any], Topic[Any]]:
+    """An app that copies orders in transactions. ``sends``: it declares that."""
     app = App("shop", url_of(groups), lease=3.0, grace=5.0)
     source = orders(app, PARTITIONS)
-    out = app.topic("{orders:0}out", Order, partition_by="key", partitions=1)
-    home = [key for key in KEYS if slot_of(f"orders:{_partition(source, key)}") // 8192 == slot_of("orders:0") // 8192]
+    out = app.topic("out", Order, partition_by="key", partitions=partitions)
 
-    @app.each(source, transactional=True)
-    async def copy(event: Event[Order]) -> None:
-        if event.record.key in home:
-            await event.send(out, event.record)
-
-    async with working(app) as worker:
-        await source.send_many(records(0, 400))
-        await until(lambda: worker.stats["copy"].acknowledged == 400)
-    copied = [int(entry.pairs[0][1]) for entry in client.trange("{orders:0}out:0", "-", "+")]
-    assert sorted(copied) == [each.id for each in records(0, 400) if each.key in home]
-    await source.close()
-    await out.close()
-
-
-@in_loop
-async def test_a_transaction_with_the_other_group_ends_the_worker(groups: Groups, client: Client) -> None:
-    app = App("shop", url_of(groups), lease=3.0, grace=5.0)
-    source = orders(app, PARTITIONS)
-    out = app.topic("out", Order, partition_by="id", partitions=PARTITIONS)
-
-    @app.each(source, transactional=True, on_error=[DeadLetter()])
+    @app.each(source, transactional=True, on_error=[DeadLetter()], sends=[out] if sends else None)
     async def copy(event: Event[Order]) -> None:
         await event.send(out, event.record)
 
-    await source.send_many(records(0, 40))
-    with pytest.raises(AppError, match=r"transactional, but orders:\d and out:\d are on different groups") as caught:
-        await Worker(app).run(signals=False)
-    assert "same partition key and number of partitions" in str(caught.value)
-    assert not client.redis.exists("orders.dead:0")
+    return app, source, out
+
+
+@pytest.fixture
+def together(groups: Groups) -> Iterator[None]:
+    """Each partition of both topics is on one group. At the end, the slots are divided as before."""
+    for node in groups.nodes:
+        node.say("FLUSHALL")
+    moved = [
+        (slot_of(f"out:{at}"), groups.owner(f"out:{at}"), groups.owner(f"orders:{at}")) for at in range(PARTITIONS)
+    ]
+    for slot, at, to in moved:
+        if at != to:
+            groups.assign(str(slot), to=to, at=at)
+    yield
+    for node in groups.nodes:
+        node.say("FLUSHALL")
+    for slot, to, at in moved:
+        if at != to:
+            groups.assign(str(slot), to=to, at=at)
+
+
+@in_loop
+async def test_transactions_of_partitions_that_are_together(together: None, groups: Groups, client: Client) -> None:
+    app, source, out = copying(groups, sends=True)
+    async with working(app) as worker:
+        await source.send_many(records(0, 400))
+        await until(lambda: worker.stats["copy"].acknowledged == 400)
+    copied = [int(entry["id"]) for at in range(PARTITIONS) for page in client.pages(f"out:{at}") for entry in page]
+    assert sorted(copied) == [*range(400)]
     await source.close()
     await out.close()
 
 
-def _partition(topic: Topic[Any], key: str) -> int:
-    return topic.partition(Order(0, key))
+@pytest.mark.parametrize(
+    ("sends", "partitions", "error"),
+    [
+        (False, PARTITIONS, r"declare all topics to which it sends, sends=\[\.\.\.\]"),
+        (
+            True,
+            PARTITIONS,
+            r"orders:\d and out:\d are on different groups .* same partition key and number of partitions",
+        ),
+        (True, 2, r"'orders' has 8 partitions and 'out' has 2: declare both with the same number"),
+    ],
+)
+@in_loop
+async def test_a_transactional_processor_that_is_rejected_at_the_start(
+    sends: bool, partitions: int, error: str, groups: Groups, client: Client
+) -> None:
+    app, source, out = copying(groups, partitions=partitions, sends=sends)
+    await source.send_many(records(0, 40))
+    with pytest.raises(AppError, match=error):
+        await Worker(app).run(signals=False)
+    assert not client.redis.exists("orders.dead:0")
+    assert not any(client.tgroup_list(f"orders:{at}") for at in range(PARTITIONS))
+    await source.close()
+    await out.close()
+
+
+@pytest.mark.parametrize("declared", [True, False])
+@in_loop
+async def test_a_transaction_with_another_group_ends_the_worker(declared: bool, groups: Groups, client: Client) -> None:
+    """Only the first record of a processor shows that the function sends to another topic."""
+    app = App("shop", url_of(groups), lease=3.0, grace=5.0)
+    source, other = orders(app, PARTITIONS), app.topic("other", Order, partition_by="id", partitions=PARTITIONS)
+
+    @app.each(source, transactional=True, sends=[source] if declared else [], on_error=[DeadLetter()])
+    async def copy(event: Event[Order]) -> None:
+        await event.send(source if declared else other, Order(event.record.id, f"key-{event.record.id + 1}"))
+
+    await source.send_many(records(0, 40))
+    error = (
+        r"orders:\d and orders:\d are on different groups" if declared else "topic 'other', which is not in .* sends"
+    )
+    with pytest.raises(AppError, match=error):
+        await Worker(app).run(signals=False)
+    assert not client.redis.exists("orders.dead:0")
+    await source.close()
+    await other.close()
 
 
 @in_loop
@@ -246,7 +295,7 @@ async def sending(topic: Topic[Any], sent: list[int]) -> AsyncIterator[None]:
 async def test_a_leader_that_fails(how: str) -> None:
     """The partitions of the other group continue meanwhile, and nothing is lost or out of order."""
     with cluster() as servers:
-        groups = Groups(servers, members=2)
+        groups = Groups(servers, members=2, group_lease=2000)
         app, topic, seen = shop(groups)
         async with working(app):
             sent = [0]
@@ -285,42 +334,64 @@ async def bill(order: Order) -> None:
 """
 
 
-def test_worker_processes_that_are_killed_and_suspended(groups: Groups, client: Client, tmp_path: Path) -> None:
+class Told(Seen):
+    """What worker processes have appended to the stream ``told``."""
+
+    def __init__(self, client: Client) -> None:
+        super().__init__()
+        self._client = client
+        self._last = "0"
+
+    def read(self) -> Told:
+        """Add the entries since the last call."""
+        while entries := self._client.trange("told", f"({self._last}", "+", 1000):
+            for entry in entries:
+                self.add(Order(int(entry["id"]), entry["key"].decode()))
+            self._last = str(entries[-1].id)
+        return self
+
+
+def test_worker_processes_that_are_killed_and_suspended_while_slots_move(
+    groups: Groups, client: Client, tmp_path: Path
+) -> None:
     topic: Topic[Order] = Topic("orders", Order, partition_by="key", partitions=64, url=url_of(groups))
-    count = 0
+    count, seen = 0, Told(client)
 
-    def send() -> None:
+    def send(number: int = 200) -> None:
         nonlocal count
-        topic.sync.send_many(records(count, 200))
-        count += 200
-
-    def seen() -> Seen:
-        found = Seen()
-        for page in client.pages("told"):
-            for entry in page:
-                fields = dict(entry.pairs)
-                found.add(Order(int(fields[b"id"]), fields[b"key"].decode()))
-        return found
+        topic.sync.send_many(records(count, number))
+        count += number
 
     def processed() -> bool:
-        return len(seen().ids) == count
+        return len(seen.read().ids) == count
 
+    def move(to: str) -> None:
+        """Move some partitions with events, their claims, and the leases to another group, while records are sent."""
+        at = "1" if to == "2" else "2"
+        moving = threading.Thread(target=groups.move, args=moved, kwargs={"to": to, "at": at})
+        moving.start()
+        while moving.is_alive():
+            send(10)
+            moving.join(0.02)
+
+    moved = [str(slot) for number in range(64) if (slot := slot_of(f"orders:{number}")) < 8192][:8]
     send()
     url = url_of(groups)
     with ExitStack() as stack:
         workers = [stack.enter_context(started(url, tmp_path, SHOP)) for _ in range(3)]
         eventually(processed, "the workers have begun")
-        send()
+        move("2")
+        eventually(processed, "the workers follow the slots")
         workers[0].kill()
         send()
         eventually(processed, "the others have taken over")
         workers[1].pause()
-        send()
+        move("1")
         eventually(processed, "the last one has taken over")
         workers[1].signal(signal.SIGCONT)
         send()
         eventually(processed, "both continue")
-        seen().check(count)
+        seen.check(count)
         for worker in workers[1:]:
             worker.signal(signal.SIGTERM)
             assert worker.wait() == 0, worker.log

@@ -162,6 +162,12 @@ class ClusterConnector(WorkerConnector):
         self.moved.clear()
         return self.groups
 
+    async def read_map(self) -> None:
+        """Read the map now. Waits until a member answers."""
+        self.pools.routes.stale = True
+        await self.attempts(lambda: in_own_task(self.pools.reload()))
+        self._compare()
+
     def group_of(self, stream: str) -> int:
         """Return the number of the group that has a stream: one of ``divide``, or another one that has the slot now."""
         return self._used[stream]

@@ -49,8 +49,17 @@ class WorkerGroups:
         """Return the hash tag of keys that must be in the slot of a stream; "" outside of clusters."""
         return ""
 
+    @property
+    def several(self) -> bool:
+        """Whether several groups share the keys."""
+        return False
+
     def together(self, stream: str, other: str) -> bool:  # noqa: ARG002
-        """Return whether one transaction can change both streams."""
+        """Return whether one transaction can change both streams, as far as it is known."""
+        return True
+
+    async def found_together(self, stream: str, other: str) -> bool:  # noqa: ARG002
+        """Return whether one transaction can change both streams. In case of doubt, the map is read."""
         return True
 
     def lost(self, stream_of: Callable[[int], str], partitions: Sequence[int]) -> list[int]:  # noqa: ARG002
@@ -96,6 +105,17 @@ class ClusterGroups(WorkerGroups):
     def together(self, stream: str, other: str) -> bool:
         """See ``WorkerGroups.together``."""
         return self._cluster.leader_of(stream) == self._cluster.leader_of(other)
+
+    async def found_together(self, stream: str, other: str) -> bool:
+        """See ``WorkerGroups.found_together``. A redirection changes one slot of the local map, not both."""
+        if not self.together(stream, other):
+            await self._cluster.read_map()
+        return self.together(stream, other)
+
+    @property
+    def several(self) -> bool:
+        """See ``WorkerGroups.several``."""
+        return self._cluster.several_groups
 
     def lost(self, stream_of: Callable[[int], str], partitions: Sequence[int]) -> list[int]:
         """See ``WorkerGroups.lost``."""

@@ -59,6 +59,9 @@ class ProcessorOptions(TypedDict, total=False):
     # `False` | all with an owner of the partition and `ack="after"` | Records of `event.send` are sent in one
     # transaction with the acknowledgement, so each event takes effect exactly once. The function must take events.
     # *Only for topics on the same server.*
+    sends: Sequence[Topic[Any]] | None
+    # any | with `transactional=True` | All topics to which `event.send` sends. Required in a cluster of several groups,
+    # so that the worker can check at its start that they are on the groups of the processor's partitions.
     prefetch: int
     # 1000, at least `take.count` | all | Maximum number of events per partition that a worker holds in memory. With
     # `ordering="none"`, a worker prefetches about one second of work and returns events that it has not started by
@@ -104,6 +107,7 @@ class Processor:
     timeout: float | None  # seconds per attempt
     middleware: tuple[Middleware, ...]  # the app's, then its own; outermost first
     transactional: bool
+    sends: tuple[Topic[Any], ...] | None  # the topics to which a transactional processor sends; None: any
     prefetch: int  # events of a partition that are held in memory
     start: StartPosition  # of a new group
     key: Callable[[Any], Key | None]  # of a record; used by ordering "key"
@@ -251,6 +255,7 @@ def declare(
         timeout=_timeout(title, options.get("timeout")),
         middleware=(*middleware, *checked(title, options.get("middleware", ()))),
         transactional=_flag(title, "transactional", options.get("transactional", False)),
+        sends=_sends(title, options.get("sends")),
         prefetch=_prefetch(title, take, options),
         start=_start(title, options.get("start", EARLIEST)),
         key=_key(title, topic, ordering, options),
@@ -321,6 +326,14 @@ def _key(title: str, topic: Topic[Any], ordering: str, options: Mapping[str, Any
     return checked_key
 
 
+def _sends(title: str, value: Any) -> tuple[Topic[Any], ...] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list | tuple | set | frozenset) or not all(isinstance(each, Topic) for each in value):
+        raise AppError(f"{title}: sends must be a list of topics from app.topic(...): {value!r}")
+    return tuple(value)
+
+
 def _start(title: str, value: Start) -> StartPosition:
     try:
         return StartPosition(value)
@@ -337,6 +350,8 @@ def _timeout(title: str, value: Any) -> float | None:
 def _check_combination(title: str, declared: Processor) -> None:
     """Check options that are valid individually, but not in combination."""
     final = declared.policy.final
+    if declared.sends is not None and not declared.transactional:
+        raise AppError(f"{title}: sends requires transactional=True. Other processors can send to any topic")
     if declared.transactional and declared.ordering == "none":
         raise AppError(f"{title}: transactional requires an owner of the partition: ordering='partition' or 'key'")
     if declared.transactional and declared.ack != "after":

@@ -18,6 +18,7 @@
     attempts         counts how often processes have died while they processed an event
     acks             acknowledgements, sent in groups
     transactions     appends records and acknowledges events in one step, protected by the claim
+    placement        checks that a transactional processor sends to the groups of its partitions
     outputs          ``OutputEntry``: an entry that a transaction appends
     stats            counters
 

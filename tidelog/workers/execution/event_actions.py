@@ -23,6 +23,7 @@ from tidelog.workers.declare.processor import Processor
 from tidelog.workers.execution.acks import Acks
 from tidelog.workers.execution.buffers import Buffer
 from tidelog.workers.execution.outputs import OutputEntry
+from tidelog.workers.execution.placement import different_groups
 
 T = TypeVar("T")
 
@@ -42,6 +43,7 @@ class PartitionEventActions:
         self.processor = declared.name
         self.manual = declared.ack == "manual"
         self._transactional = declared.transactional
+        self._sends = None if declared.sends is None else {each.name for each in declared.sends}
         self._buffer = buffer
         self._acks = acks
         self._claim = claim
@@ -80,22 +82,23 @@ class PartitionEventActions:
         """See ``EventActions.send``."""
         if not self._transactional:
             return await topic.send(record)
+        if self._sends is not None and topic.name not in self._sends:
+            raise self._rejected(
+                f"processor {self.processor!r} sends to topic {topic.name!r}, which is not in its option sends: add it"
+            )
         if not topic.agreed:
             await topic.ready()
         sender = topic.sender()
         at = sender.keyed.partition(record, len(sender.streams))
-        if not self._groups.together(self._buffer.stream, sender.streams[at]):
-            both = f"{self._buffer.stream} and {sender.streams[at]}"
-            raise self._rejected(
-                f"processor {self.processor!r} is transactional, but {both} are on different groups of the cluster:"
-                f" declare topic {topic.name!r} with the same partition key and number of partitions, and assign the"
-                " slots of both partitions to one group, or remove transactional=True"
-            )
+        stream, output_stream = self._buffer.stream, sender.streams[at]
+        groups = self._groups
+        if not groups.together(stream, output_stream) and not await groups.found_together(stream, output_stream):
+            raise self._rejected(different_groups(self.processor, stream, output_stream))
         if sender.retention.hard_limit is not None:
             await arun(self._connection, sender.room([at]))
         fields, values = sender.encode(record)
         limited = sender if sender.retention.hard_limit is not None else None
-        output = OutputEntry(sender.streams[at], fields, values, limited, at)
+        output = OutputEntry(output_stream, fields, values, limited, at)
         self._outputs.setdefault(raw_id(event), []).append(output)
         return None
 

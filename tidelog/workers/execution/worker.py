@@ -54,6 +54,7 @@ from tidelog.workers.declare.errors import AppError
 from tidelog.workers.declare.processor import Processor
 from tidelog.workers.execution.executor import ProcessorExecutor
 from tidelog.workers.execution.group_creation import create_protecting_groups
+from tidelog.workers.execution.placement import check_outputs
 from tidelog.workers.execution.stats import Stats
 
 T = TypeVar("T")
@@ -147,12 +148,14 @@ class Worker:
             connection.close()
 
     async def _groups(self, link: WorkerConnector) -> WorkerGroups:
-        """Return the groups that have the partitions."""
+        """Return the groups that have the partitions. Raises AppError if transactions would need several of them."""
         if self._cluster is None:
             return WorkerGroups(self.lease, link)
         streams = [each.topic.stream(at) for each in self.declared for at in range(each.topic.partitions)]
         groups = await self._cluster.divide(streams)
-        return ClusterGroups(self.app.name, self.app.access, self.lease, self._cluster, groups)
+        found = ClusterGroups(self.app.name, self.app.access, self.lease, self._cluster, groups)
+        check_outputs(self.declared, found)
+        return found
 
     async def _run_on(self, link: WorkerConnector) -> None:
         async with _Topics(link, self.app.topics.values()) as topics:

@@ -199,9 +199,7 @@ def _partitions(declared: DeclaredProcessor, partition: int | None) -> Steps[int
     """Return the number of partitions. Raises AppError if ``partition`` or the topic does not exist."""
     settings = yield from known(declared.topic)
     if settings is None or not settings.partitions:
-        raise AppError(
-            f"topic {declared.topic!r} does not exist yet: nobody has sent records, and no worker has run"
-        )
+        raise AppError(f"topic {declared.topic!r} does not exist yet: nobody has sent records, and no worker has run")
     if partition is not None and not 0 <= partition < settings.partitions:
         last = settings.partitions - 1
         raise AppError(f"topic {declared.topic!r} has the partitions 0 to {last}, not {partition}")
