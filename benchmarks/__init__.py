@@ -1,9 +1,9 @@
 """Compares tidelog with redis-server on this machine, in one run. See ``scripts/bench --help``.
 
 ``scripts/bench`` runs the workloads that are declared in ``append``, ``polling``, ``ranges``, ``groups``, ``fanout``,
-``space``, ``xstreams`` and ``cpu``. ``long``, ``replication``, ``spark``, ``report``, ``pending_memory``, ``turns``,
-``acks``, ``clustermode``, ``clustersend``, ``console``, ``continuousbackup``, ``delays``, ``failovers``, ``gateway``,
-``retention``, ``slotmoves``, ``sql`` and ``workers`` are separate programs.
+``space``, ``xstreams``, ``latency`` and ``cpu``. ``long``, ``replication``, ``spark``, ``report``, ``pending_memory``,
+``turns``, ``acks``, ``clustermode``, ``clustersend``, ``console``, ``continuousbackup``, ``delays``, ``failovers``,
+``gateway``, ``retention``, ``slotmoves``, ``sql``, ``stalls`` and ``workers`` are separate programs.
 
     acks            ``python -m benchmarks.acks``: what replies cost that wait for replicas
     append          appends: by clients, pipeline, payload and appendfsync; many in one command; the ceiling
@@ -23,10 +23,12 @@
     gateway         ``python -m benchmarks.gateway``: event streams of the HTTP gateway: memory, and time of delivery
     groups          reads and acknowledgements of a group's messages; the memory of the messages
     jetstream       starts nats-server and implements its protocol
+    latency         p50, p99, p99.9 of requests at half of the highest rate
     load            redis-benchmark, and requests over a raw socket whose replies are counted
     long            ``scripts/bench --long``
     jobs/           ``python -m benchmarks.jobs``: jobs, compared with Spark's own methods
     measured        selects the tidelog to measure: an installed one, or the checkout
+    openloop        requests that are sent when they are due, and their times
     peers           worker libraries for Redis, for comparison
     pending_memory  memory and time of pending messages, without a server
     plot            ``--plot``: ratios on a log axis
@@ -45,6 +47,7 @@
     space           bytes per entry in memory and on disk; seconds until the first reply
     spark           ``python -m benchmarks.spark``: the Spark source and sink
     sparksources    other Spark sources, for comparison
+    stalls          ``python -m benchmarks.stalls``: the longest PING during mixed load and background work
     table           rows of figures, printed and stored
     targets         the required ratio of each row: a floor and a goal
     turns           ``python -m benchmarks.turns``: how long one command blocks the event loop

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import click
 
-from benchmarks import append, cpu, facts, fanout, groups, jetstream, plot, polling, ranges, space, xstreams
+from benchmarks import append, cpu, facts, fanout, groups, jetstream, latency, plot, polling, ranges, space, xstreams
 from benchmarks.registry import WORKLOADS, Bench, counted
 from benchmarks.servers import installations, on_load_core
 from benchmarks.table import THEIRS, Table
 
-MODULES = (append, ranges, polling, groups, fanout, space, xstreams, cpu)  # importing one declares its workloads
+# importing one declares its workloads
+MODULES = (append, ranges, polling, groups, fanout, space, xstreams, latency, cpu)
 
 
 class Counts(click.ParamType[tuple[int, ...]]):

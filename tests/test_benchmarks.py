@@ -209,6 +209,16 @@ def test_delays() -> None:
 
 
 @pytest.mark.slow
+def test_stalls() -> None:
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "benchmarks.stalls", "--seconds", "0.1", "--pause", "0.2", "--rate", "50"]
+    command += ["--stored", "1000", "--no-peer"]
+    out = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=110, check=True, env=env).stdout
+    for phase in ("idle", "load", "checkpoint", "backup", "replica"):
+        assert re.search(rf"^\| tidelog, {phase} \| [\d,]+( \| \d+\.\d\d){{4}} \|$", out, re.MULTILINE)
+
+
+@pytest.mark.slow
 def test_sql() -> None:
     pytest.importorskip("duckdb", reason="no duckdb here (pip install 'tidelog[sql]')")
     command = [sys.executable, "-m", "benchmarks.sql", "--rows", "20000", "--rounds", "1"]
