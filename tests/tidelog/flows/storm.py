@@ -24,7 +24,8 @@ import redis
 from tests.tidelog.flows.stormflows import Case, Delivery, document
 from tests.tidelog.flows.stormpeer import WAYS, Peer
 from tidelog.client import Client
-from tidelog.flows.connectors.files.tailing import load, rotated
+from tidelog.flows.connectors.files.tailing import FilePosition, rotated
+from tidelog.flows.connectors.positionfile import load_position
 from tidelog.testing import Server, free_port
 
 ROOT: Final = Path(__file__).parents[3]
@@ -464,7 +465,7 @@ class Storm:
                     found.append(f"{key}: not read to its end")
             elif case.source.startswith("file"):
                 path = case.file(source)
-                position = load(Path(f"{path}.position"))
+                position = load_position(Path(f"{path}.position"), FilePosition)
                 if position is None or not path.exists():
                     path.touch()
                     found.append(f"{path}: no position")

@@ -92,6 +92,9 @@ def file(peers: Peers) -> None:
             out.writelines(f"{json.dumps({'n': number})}\n" for number in range(count))
 
     check_source(made("file", path=str(path), tail=True, poll="5ms"), produce=append, redelivers=True)
+    path = peers.path / "later"
+    pattern = made("file", path=str(peers.path / "lat*"), tail=True, poll="5ms", position=str(peers.path / "positions"))
+    check_source(pattern, produce=append, redelivers=True)
 
     async def written(_: Sink) -> list[Any]:
         return [json.loads(line) for line in (peers.path / "out").read_text().splitlines()]

@@ -274,10 +274,7 @@ def test_positions_of_the_version_before_are_read(tmp_path: Path) -> None:
     assert asyncio.run(_read(path=str(path), position=str(tmp_path / "position"))).values == _numbers(5, 10)
 
 
-def test_a_source_refuses_a_pattern(tmp_path: Path) -> None:
-    for name in ("*.log", "app-[0-9].log", "app?.log"):
-        with pytest.raises(FlowFileError, match="patterns are not supported"):
-            Reader("file", path=str(tmp_path / name), tail=True).flow.spec()
+def test_a_name_that_looks_like_a_pattern(tmp_path: Path) -> None:
     (tmp_path / "log[1].txt").write_text("1\n")
     assert asyncio.run(_read(path=str(tmp_path / "log[1].txt"))).values == ["1"]
     asyncio.run(write(["a"], "file", path=str(tmp_path / "out[1].txt"), codec="string"))

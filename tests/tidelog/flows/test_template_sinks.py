@@ -27,7 +27,8 @@ from tidelog.flows.api.tokens import OK, REJECT, RETRY
 from tidelog.flows.connectors.files import appending
 from tidelog.flows.connectors.files import writing as files
 from tidelog.flows.connectors.files.appending import FileAppender
-from tidelog.flows.connectors.files.file import FileConnector, FileOptions
+from tidelog.flows.connectors.files.file import FileConnector
+from tidelog.flows.connectors.files.options import FileOptions
 from tidelog.flows.files import read_files
 from tidelog.testing import Server
 from tidelog.topics import deadletters

@@ -6,6 +6,7 @@
     tls            certificates, and the authorities to trust
     brokers        options of the connectors of message brokers
     positionfile   a file that stores the position of a source
+    positiondatabase  a file that stores many positions of a source
     batchmembers   the members of an event that the operator ``batch`` composed
     templates      names and other options that are filled from an event
     pathpatterns   patterns of paths, such as ``logs/**/*.log``

@@ -159,6 +159,17 @@ class PayloadReader:
         self.broken, self._raised = "", False
         return found
 
+    @property
+    def waits(self) -> float | None:
+        """The time in seconds without new data after which ``split_idle`` ends a message. None: no limit."""
+        waits: float | None = getattr(self._before[0], "waits", None) if self._before else None
+        return waits
+
+    def split_idle(self, meta: Mapping[str, Any] | None = None) -> list[tuple[int, list[Event]]]:
+        """Return the same as ``split`` for a message that ends because no data has arrived."""
+        splitter: Any = self._before[0]
+        return self._sized(splitter.idle(), splitter.sizes, meta)
+
     def _check(self) -> None:
         if self.broken:
             self._raised = True

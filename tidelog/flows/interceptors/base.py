@@ -21,6 +21,7 @@ PREPROCESSORS: Final[dict[str, str]] = {  # name: module:class
     "separate": f"{_HERE}.framing:Separate",
     "length_prefixed": f"{_HERE}.framing:LengthPrefixed",
     "textual_length_prefixed": f"{_HERE}.framing:TextualLengthPrefixed",
+    "multiline": f"{_HERE}.multiline:Multiline",
     "syslog_framing": f"{_HERE}.syslogframing:SyslogFraming",
     "gzip": f"{_HERE}.compression:Gunzip",
     "zlib": f"{_HERE}.compression:Unzlib",
@@ -78,7 +79,8 @@ class Preprocessor(Protocol):
     """Processes bytes before a codec decodes them.
 
     A preprocessor that splits a stream has ``sizes: list[int]``: for each message that the last ``feed`` or ``end``
-    returned, the number of bytes of the stream that it occupied.
+    returned, the number of bytes of the stream that it occupied. One whose messages end by time has ``waits: float |
+    None``, the seconds without new data after which ``idle()`` returns the messages that have not ended.
     """
 
     def feed(self, data: bytes) -> list[bytes]:

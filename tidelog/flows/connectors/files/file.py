@@ -12,11 +12,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import re
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar, Final, Literal
+from typing import Final
 
 from tidelog.flows.api.connector import Outcome, Sink, Source
 from tidelog.flows.api.event import Event
@@ -24,50 +23,20 @@ from tidelog.flows.api.tokens import Token
 from tidelog.flows.connectors.destinations import path_template
 from tidelog.flows.connectors.files import tailing
 from tidelog.flows.connectors.files.appending import FileAppender
-from tidelog.flows.connectors.files.tailing import TailedFile
+from tidelog.flows.connectors.files.options import FileOptions
+from tidelog.flows.connectors.files.searching import FileSearch
+from tidelog.flows.connectors.files.tailing import FilePosition, TailedFile
+from tidelog.flows.connectors.files.watching import FileWatch
 from tidelog.flows.connectors.files.writing import FileWriter, TemplateFiles, WrittenBatch, base_of
-from tidelog.flows.connectors.payload import LinePayloadOptions, PayloadReader
+from tidelog.flows.connectors.pathpatterns import fixed_directory
+from tidelog.flows.connectors.payload import PayloadReader
+from tidelog.flows.connectors.positionfile import load_position, save_position
 from tidelog.flows.connectors.settledprefix import SettledPrefix
 from tidelog.flows.connectors.templates import fixed_text
-from tidelog.options.limits import AtLeastOne, NotNegative
-from tidelog.options.units import Duration, PositiveDuration, PositiveSize
 
 CHUNK: Final = 64 << 10  # bytes read at a time
-PATTERN: Final = re.compile(r"[*?]|\[[^]]+\]")  # a shell pattern
 
 log = logging.getLogger("tidelog.flows")
-
-
-class FileOptions(LinePayloadOptions, kw_only=True):
-    """Options of ``file``."""
-
-    templates: ClassVar[tuple[str, ...]] = ("path",)
-
-    path: str  # The path of the file to read or write. Sink: a [template](#templates).
-    tail: bool = False  # Source: follow the file, and then the file that replaces it.
-    start: Literal["earliest", "latest"] = "earliest"
-    # Source: where reading begins if no position is stored: at the beginning or the end of the file.
-    position: str | None = None
-    # Source: the path of the file that stores the position. `null`: `PATH.position` with `tail`, otherwise none.
-    poll: PositiveDuration = PositiveDuration(0.25)  # Source: interval between two checks for new data.
-    linger: Duration = Duration(2)
-    # Source: how long a rotated file must have no new data before the next file is read.
-    mode: Literal["append", "truncate"] = "append"  # Sink: `append` to an existing file, or `truncate` it.
-    rotate_bytes: PositiveSize | None = None
-    # Sink: maximum size of the file. A batch that would exceed it is written to a new file.
-    rotate_every: PositiveDuration | None = None
-    # Sink: period after which a new file is begun. Periods are counted from 1970 in UTC.
-    keep: NotNegative | None = None  # Sink: number of rotated files that are retained. `null`: all.
-    fsync: bool = False  # Sink: write each batch to disk before it is settled.
-    max_open: AtLeastOne = 100
-    # Sink: maximum number of open files if `path` is a template. The least recently written one is closed.
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.path or "\0" in self.path:
-            raise ValueError(f"path is {self.path!r}: it must name a file")
-        if self.tail and not PayloadReader(self).splits_first:
-            raise ValueError("tail requires that the first preprocessor splits messages, such as separate")
 
 
 class FileConnector(Source, Sink):
@@ -78,8 +47,8 @@ class FileConnector(Source, Sink):
 
     @classmethod
     def option_errors(cls, options: FileOptions, *, source: bool) -> list[str]:
-        if source and PATTERN.search(options.path) and not Path(options.path).exists():
-            return [f"path is {options.path!r}: a source reads one file, patterns are not supported; name the file"]
+        if source and options.pattern is not None:
+            return _pattern_errors(options)
         if not source and options.mode == "truncate" and path_template(options.path).fixed is None:
             return ["mode: truncate can't be used with placeholders in path, because files are closed and opened again"]
         return []
@@ -90,6 +59,9 @@ class FileConnector(Source, Sink):
         if template.fixed is None:
             base = base_of(template)
             return [] if base.is_dir() else [f"path is {options.path!r}: there is no directory {base}"]
+        if source and options.pattern is not None:
+            directory = Path(fixed_directory(options.pattern))
+            return [] if directory.is_dir() else [f"path is {options.path!r}: there is no directory {directory}"]
         path = Path(template.fixed).absolute()
         if not path.parent.is_dir():
             return [f"path is {options.path!r}: there is no directory {path.parent}"]
@@ -108,7 +80,8 @@ class FileConnector(Source, Sink):
         self._path = Path(self._template.fixed or "").absolute()  # of the only file
         position = options.position or (f"{self._path}.position" if options.tail else None)
         self._position = None if position is None else Path(position)
-        # source
+        self._watch: FileWatch | None = None  # of a pattern
+        # source of one file
         self._reader = PayloadReader(options)
         self._file: TailedFile | None = None
         self._begun = False
@@ -122,6 +95,7 @@ class FileConnector(Source, Sink):
         self._whole = bytearray()  # the content of a file that is one message
         self._done: dict[tuple[int, int], bytes] = {}  # the first bytes of files that were read
         self._missed = False  # the missing file has been logged
+        self._active = 0.0  # loop time at which the file last had new data
         self._rotated: float | None = None  # loop time at which the rotated file last had new data
         # sink
         self._writer: FileWriter | TemplateFiles | None = None
@@ -130,7 +104,12 @@ class FileConnector(Source, Sink):
         self.context.described["path"] = self._template.text if self._template.fixed is None else str(self._path)
         if self.context.source is not None:
             fixed_text(self._options.path)
-            await asyncio.to_thread(self._open_source)
+            if self._watch is None and self._options.pattern is not None and not self._begun:
+                self._watch = FileWatch(self._options, self.context)
+            if self._watch is not None:
+                await self._watch.open()
+            else:
+                await asyncio.to_thread(self._open_source)
         if self.context.sink is not None:
             await asyncio.to_thread(self._open_sink)
 
@@ -139,6 +118,8 @@ class FileConnector(Source, Sink):
             self._writer.close()
         if self._file is not None:
             self._file.close()
+        if self._watch is not None:
+            await self._watch.close()
 
     # -- source ----------------------------------------------------------------------------------------------
     def _open_source(self) -> None:
@@ -146,7 +127,7 @@ class FileConnector(Source, Sink):
             if self._file is not None:
                 self._file.reopen(self._path)
             return
-        stored = None if self._position is None else tailing.load(self._position)
+        stored = None if self._position is None else load_position(self._position, FilePosition)
         if stored is not None:
             self._file = tailing.resume(self._path, stored)
         else:
@@ -162,7 +143,7 @@ class FileConnector(Source, Sink):
             self._begin(self._file)
             self._prefix.restart((self._file, self._at))
             if self._position is not None and stored is None:  # so that the file is found after a rotation and a crash
-                tailing.save(self._position, self._file.stored(self._at))
+                save_position(self._position, self._file.stored(self._at))
 
     def _begin(self, file: TailedFile) -> None:
         """Read this file next, from its offset."""
@@ -179,10 +160,14 @@ class FileConnector(Source, Sink):
     @property
     def room(self) -> int:
         """Implement Rule 2. Messages that were read and not pulled do not count."""
+        if self._watch is not None:
+            return self._watch.room
         waiting = self._number + 1 - self._found[0].id if self._found else 0
         return self._options.max_unsettled - (len(self._prefix) - waiting)
 
     async def pull(self, limit: int) -> list[Event] | None:
+        if self._watch is not None:
+            return await self._pull_watched(self._watch, limit)
         if not self._found:
             if self._ended:
                 await self._save()
@@ -192,6 +177,7 @@ class FileConnector(Source, Sink):
             else:
                 data = await asyncio.to_thread(self._file.read, CHUNK)
                 if data:
+                    self._active = asyncio.get_running_loop().time()
                     self._rotated = None
                     self._take(self._file, data)
                 elif self._options.tail:
@@ -200,6 +186,15 @@ class FileConnector(Source, Sink):
                     self._end_of(self._file)
                     self._ended = True
         return [self._found.popleft() for _ in range(min(limit, len(self._found)))]
+
+    async def _pull_watched(self, watch: FileWatch, limit: int) -> list[Event] | None:
+        if not watch.found:
+            more = await watch.fill()
+            if more is None:
+                return None
+            if not more and not watch.found:
+                await self._sleep()
+        return [watch.found.popleft() for _ in range(min(limit, len(watch.found)))]
 
     async def _wait_for_file(self) -> None:
         try:
@@ -214,7 +209,7 @@ class FileConnector(Source, Sink):
         self._begin(file)
         self._prefix.restart((file, 0))
         if self._position is not None:
-            await asyncio.to_thread(tailing.save, self._position, file.stored(0))
+            await asyncio.to_thread(save_position, self._position, file.stored(0))
 
     async def _sleep(self) -> None:
         await self.wait(asyncio.sleep(self._options.poll))
@@ -226,6 +221,11 @@ class FileConnector(Source, Sink):
             self._end_of(file)
             await self._read_next(file.path, file)
             return
+        waits = self._reader.waits
+        if waits is not None and asyncio.get_running_loop().time() - self._active >= waits:
+            for size, events in self._reader.split_idle({"path": str(file.path)}):
+                self._at += size
+                self._add(events, (file, self._at))
         following = await asyncio.to_thread(self._following, file)
         if following is None:
             self._rotated = None
@@ -313,6 +313,9 @@ class FileConnector(Source, Sink):
         self._found += events
 
     async def settled(self, tokens: Sequence[Token]) -> None:
+        if self._watch is not None:
+            await self._watch.settled(token.key for token in tokens)
+            return
         self._prefix.settle_all(token.key for token in tokens)
         await self._save()
 
@@ -322,7 +325,7 @@ class FileConnector(Source, Sink):
             position = self._prefix.position
             if self._position is not None and position is not None and position != self._written:
                 file, offset = position
-                await asyncio.to_thread(tailing.save, self._position, file.stored(offset))
+                await asyncio.to_thread(save_position, self._position, file.stored(offset))
                 self._written = position
 
     # -- sink ------------------------------------------------------------------------------------------------
@@ -362,3 +365,18 @@ class FileConnector(Source, Sink):
             raise ConnectionError("not connected")
         found = self._writer.write(events)
         return found if isinstance(found, WrittenBatch) else WrittenBatch(found)
+
+
+def _pattern_errors(options: FileOptions) -> list[str]:
+    found = []
+    try:
+        matches = FileSearch(options.pattern or "").matches
+    except ValueError as error:
+        return [f"path: {error}"]
+    if options.position is not None and matches(str(Path(options.position).absolute())):
+        found.append(f"position is {options.position!r}: it matches path; use another name")
+    if not PayloadReader(options).splits_first:
+        found.append("a pattern requires that the first preprocessor splits messages, such as separate or multiline")
+    if options.tail and options.position is None:
+        found.append("position is missing: name a file that stores the positions of the files that the pattern matches")
+    return found

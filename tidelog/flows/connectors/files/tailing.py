@@ -1,4 +1,4 @@
-"""Reads a file, finds the file that follows it after a rotation or truncation, and stores positions. All calls block.
+"""Reads a file, finds the file that follows it after a rotation or truncation. All calls block.
 
 Rule 1: A file is identified by its device and inode, by its first bytes, and by the bytes before the position. Inodes
         are reused, a file may be truncated and rewritten under the same inode, and a rewritten log often starts with
@@ -45,8 +45,11 @@ class FilePosition(msgspec.Struct, frozen=True):
 class TailedFile:
     """An open file. ``offset`` is the position of the next read."""
 
-    def __init__(self, path: Path, offset: int = 0) -> None:
-        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # open would block on a FIFO
+    def __init__(self, path: Path, offset: int = 0, descriptor: int | None = None) -> None:
+        """descriptor: of the file, if it is open. Raises OSError."""
+        if descriptor is None:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # open would block on a FIFO
+        self.descriptor = descriptor
         about = os.fstat(self.descriptor)
         if not stat.S_ISREG(about.st_mode):
             os.close(self.descriptor)
@@ -196,25 +199,3 @@ def resume(path: Path, stored: FilePosition) -> TailedFile | None:
         return None if found is None else TailedFile(found)
     except FileNotFoundError:
         return None
-
-
-def load(path: Path) -> FilePosition | None:
-    """Return the stored position; None: there is none. Raises ValueError if it is not valid."""
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    try:
-        return msgspec.json.decode(data, type=FilePosition)
-    except ValueError as error:
-        raise ValueError(f"{path} is not a position: {error}; delete it to read the file from the beginning") from None
-
-
-def save(path: Path, stored: FilePosition) -> None:
-    """Replace the whole file, so that a crash leaves either the old or the new position."""
-    temporary = path.with_name(path.name + ".new")
-    with temporary.open("wb") as file:
-        file.write(msgspec.json.encode(stored) + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)

@@ -7,14 +7,12 @@ Rule 3: The file has one row for each object that exists, so it does not grow wi
 
 from __future__ import annotations
 
-import sqlite3
-import threading
-from collections.abc import Iterator, Sequence, Set
-from contextlib import contextmanager
+from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from tidelog.flows.connectors.objects.stores import ListedObject
+from tidelog.flows.connectors.positiondatabase import PositionDatabase
 
 _UNREAD: Final = 0
 _TAKEN: Final = 1  # is being read, or has unsettled events
@@ -44,7 +42,7 @@ class UnreadObject(NamedTuple):
         return self.directory + self.name
 
 
-class ObjectPositions:
+class ObjectPositions(PositionDatabase):
     """The objects of one source. All methods raise OSError."""
 
     def __init__(self, path: Path | None, *, again: bool = False) -> None:
@@ -52,45 +50,12 @@ class ObjectPositions:
 
         Raises OSError, and ValueError if the file is not valid.
         """
-        self._lock = threading.Lock()  # a connection has one transaction at a time
-        try:
-            self._database = sqlite3.connect(
-                ":memory:" if path is None else path, timeout=0, isolation_level=None, check_same_thread=False
-            )
-        except sqlite3.OperationalError as error:
-            raise OSError(None, f"position: {path}: {error}") from error
-        try:
-            self._database.execute("PRAGMA locking_mode = EXCLUSIVE")
-            self._database.execute("PRAGMA journal_mode = WAL")
-            self._database.execute("PRAGMA synchronous = NORMAL")  # a power failure only causes duplicates
-            self._database.executescript(_SCHEMA)
-            if not again:
-                self._database.execute("UPDATE objects SET state = ? WHERE state = ?", (_UNREAD, _TAKEN))
-        except sqlite3.OperationalError as error:
-            self._database.close()
-            used = "another source uses it" if "locked" in str(error) else str(error)
-            raise OSError(None, f"position: {path}: {used}") from error
-        except sqlite3.DatabaseError as error:
-            self._database.close()
-            text = f"{path} is not a position of object_store: {error}; delete it to read all objects"
-            raise ValueError(text) from None
+        self._again = again
+        super().__init__(path, _SCHEMA, "object_store")
 
-    def close(self) -> None:
-        with self._locked():
-            self._database.close()
-
-    @contextmanager
-    def _locked(self, *, transaction: bool = False) -> Iterator[None]:
-        try:
-            with self._lock:
-                if not transaction:
-                    yield
-                    return
-                with self._database:
-                    self._database.execute("BEGIN")
-                    yield
-        except sqlite3.Error as error:
-            raise OSError(None, f"position: {error}") from error
+    def _begin(self) -> None:
+        if not self._again:
+            self._database.execute("UPDATE objects SET state = ? WHERE state = ?", (_UNREAD, _TAKEN))
 
     def merge(self, directory: str, listed: Sequence[ListedObject]) -> int:
         """Add the new objects of a directory, and remove those that no longer exist. Return the number of new ones."""
