@@ -203,7 +203,8 @@ def _search(
     def step(ctx: Context) -> bytes | Chunks | None:
         nonlocal cursor
         cursor, names = ctx.ks.index.page(cursor, AT_ONCE)
-        enough = take([name for name in names if slot_of(name) == slot])
+        hidden = ctx.ks.hidden
+        enough = take([name for name in names if slot_of(name) == slot and not (hidden is not None and hidden(name))])
         return finish() if enough or not cursor else None
 
     return step(ctx) or Slices(step, False)

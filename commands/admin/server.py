@@ -56,7 +56,23 @@ def monitor(ctx: Context, argv: list[bytes]) -> Reply:
 @command("DBSIZE", flags="readonly fast", group="server", acl="keyspace")
 def dbsize(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the number of keys."""
-    return reply.integer(len(ctx.ks.keys))
+    if ctx.ks.hidden is None:
+        return reply.integer(len(ctx.ks.keys))
+    return _visible_keys(ctx)
+
+
+def _visible_keys(ctx: Context) -> Reply:
+    """Return the number of keys that this group serves, while others are moving between groups."""
+    cursor, total = 0, 0
+
+    def step(ctx: Context) -> bytes | None:
+        nonlocal cursor, total
+        cursor, names = ctx.ks.index.page(cursor, AT_ONCE)
+        hidden = ctx.ks.hidden
+        total += len(names) if hidden is None else len([name for name in names if not hidden(name)])
+        return None if cursor else reply.integer(total)
+
+    return step(ctx) or Slices(step, False)
 
 
 def _flush_all(ctx: Context, argv: list[bytes]) -> Reply:

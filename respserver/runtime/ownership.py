@@ -37,7 +37,7 @@ class SlotOwnership:
 
     __slots__ = (
         "coverage", "down", "group", "held", "holding", "leads", "map", "mapped", "noted", "noting", "preparing",
-        "served", "unserved", "waiting", "whole",
+        "served", "too_many", "unheld", "unnoted", "unserved", "waiting", "whole",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -49,10 +49,13 @@ class SlotOwnership:
         self.coverage = True  # cluster-require-full-coverage
         self.down = False  # the map leaves slots unassigned, which the directive forbids
         self.held: bytes = NO_SLOTS  # by slot: 1: calls wait
+        self.unheld: bytes = ALL_SLOTS  # the others
         self.waiting = False  # calls for the slots in ``held`` wait; False: they get CLUSTERDOWN
         self.holding = False  # calls for some slots wait
         self.noting: bytes = NO_SLOTS  # by slot: 1: the keys of calls that write are noted
+        self.unnoted: bytes = ALL_SLOTS  # the others
         self.noted: set[bytes] = set()
+        self.too_many = False  # there were more than MOST_NOTED of these keys, and not all of them are noted
         self.served: bytes = ALL_SLOTS
         self.whole = True  # all slots are served
         self.unserved = NO_UNSERVED  # see slotmaps.unserved
@@ -81,12 +84,13 @@ class SlotOwnership:
 
     def hold(self, held: bytes, waiting: bool = True) -> None:
         """Let the calls for these slots wait, and no others. ``waiting`` False: refuse them."""
-        self.held, self.waiting = held, waiting
+        self.held, self.unheld, self.waiting = held, without(ALL_SLOTS, held), waiting
         self._update()
 
     def note(self, noting: bytes) -> None:
         """Note the keys of calls that write to these slots, from now on."""
-        self.noting, self.noted = noting, set()
+        self.noting, self.unnoted, self.noted = noting, without(ALL_SLOTS, noting), set()
+        self.too_many = False
         self._update()
 
     def _update(self) -> None:

@@ -28,9 +28,12 @@ from respserver.clients.pauses import Pauses
 from respserver.execution.blocking import Blocking
 from respserver.execution.slices import Slicing
 from respserver.group.membership import GroupMembership
-from respserver.runtime.ownership import MOST_NOTED, table, without
+from respserver.runtime.ownership import table, without
 from respserver.runtime.parts import RuntimeParts, ServerPart
+from respserver.slotmaps.cleaning import staged_in
 from respserver.slotmaps.keeper import MapKeeper
+from storage.keyspace.exporting import letters_of
+from storage.keyspace.moving import letters_elsewhere
 
 AT_ONCE: Final = 1000  # names that are searched before other clients have their turn: 0.3 ms
 TURN: Final = 0.0  # seconds between two of these parts; longer in simulations, which have few keys
@@ -66,6 +69,8 @@ class SlotAssignment(ServerPart):
             own = []
         led = self._standing.led if self._slots.leads else 0
         self._propose(known, ranges, to, own, led)
+        if to and to != self._keeper.group:
+            await self.check_leader(to)
         if not own:
             await self._keeper.change(lambda slots: self._changed(slots, ranges, to, own, led))
             return
@@ -90,6 +95,14 @@ class SlotAssignment(ServerPart):
         owners = slotmap.owners_of(known, ranges)
         self.check_owners(known, {owner: owned for owner, owned in owners.items() if owner != to})
         self._changed(known, ranges, to, own, led)
+
+    async def check_leader(self, to: str) -> None:
+        """Raise SlotMapError if a group has no leader: nobody would serve the slots. Raises CoordinatorError."""
+        if await self._keeper.store.coordinator.get(f"tidelog/groups/{to}/leader") is None:
+            raise SlotMapError(
+                f"group {to} has no leader now, so nobody would serve the slots: start its members, or try again after"
+                " its failover"
+            )
 
     def check_owners(self, known: SlotMap, owners: dict[str, list[SlotRange]]) -> None:
         """Raise SlotMapError if slots belong to another group, or this member does not lead. The text names the leader
@@ -128,6 +141,7 @@ class SlotAssignment(ServerPart):
         ks, cursor, total, example = self._data.ks, 0, 0, b""
         while True:
             cursor, names = ks.index.page(cursor, AT_ONCE)
+            self._check_letters(wanted, names)
             found = [name for name in names if wanted[slot_of(name)] and self._exists(name)]
             total += len(found)
             example = example or (found[0] if found else b"")
@@ -140,10 +154,10 @@ class SlotAssignment(ServerPart):
         late = [name for name in self._slots.noted if self._exists(name)]
         if total or late:
             self._refuse(own, total or len(late), example or late[0], False)
-        if staged := self._staged(wanted):
-            self._refuse(own, len(staged), staged[0], True)
-        if len(self._slots.noted) > MOST_NOTED or ks is not self._data.ks:
+        if self._slots.too_many or ks is not self._data.ks:
             raise SlotMapError(f"clients write to {slotmap.said(own)} all the time: stop them, and try again")
+        if staged := staged_in(self._data.ks, wanted):
+            self._refuse(own, len(staged), staged[0], True)
         self._slots.hold(wanted)
         self._slots.note(NO_SLOTS)
         self._blocking.redirect_slots()  # with TRYAGAIN, if only some of their slots leave
@@ -153,17 +167,15 @@ class SlotAssignment(ServerPart):
         while self._slicing.writing:  # noqa: ASYNC110
             await asyncio.sleep(POLL)
 
+    def _check_letters(self, wanted: bytes, names: list[bytes]) -> None:
+        """Raise SlotMapError if messages of some keys that stay have their dead letters in slots that would leave."""
+        for key, letter in letters_of(self._data.ks, names):
+            if wanted[slot_of(letter)] and not wanted[slot_of(key)]:
+                raise SlotMapError(str(letters_elsewhere(key, letter)))
+
     def _exists(self, name: bytes) -> bool:
         ks = self._data.ks
         return name in ks.keys and ks.expires.get(name, self._clock.now() + 1) > self._clock.now()
-
-    def _staged(self, wanted: bytes) -> list[bytes]:
-        """Return the stages with these slots, or with entries for keys in them."""
-        return [
-            name
-            for name, stage in self._data.ks.stages.by_name.items()
-            if wanted[slot_of(name)] or any(wanted[slot_of(piece.key)] for piece in stage.pieces)
-        ]
 
     @staticmethod
     def _refuse(own: Sequence[SlotRange], count: int, example: bytes, staged: bool) -> None:

@@ -13,11 +13,21 @@ from typing import Final
 from commands.slots import slot_of
 from respserver.runtime.parts import ServerPart
 from storage.keyspace import stagemutators
+from storage.keyspace.keyspace import Keyspace
 
 NAMES: Final = 200  # that are examined before the time is checked
 SLICE: Final = 0.003  # seconds
 PAUSE: Final = 2.0  # slices
 WAIT: Final = 0.1  # seconds until the next attempt, while the disk or the group accepts no writes
+
+
+def staged_in(ks: Keyspace, slots: bytes) -> list[bytes]:
+    """Return the stages with some slots, or with entries for keys in them."""
+    return [
+        name
+        for name, stage in ks.stages.by_name.items()
+        if slots[slot_of(name)] or any(slots[slot_of(piece.key)] for piece in stage.pieces)
+    ]
 
 
 class SlotCleaning(ServerPart):
@@ -42,11 +52,7 @@ class SlotCleaning(ServerPart):
                         count += 1
             self._ticks.queue()
             await asyncio.sleep(PAUSE * (self._loop.time() - began))
-        staged = [
-            name
-            for name, stage in ks.stages.by_name.items()
-            if slots[slot_of(name)] or any(slots[slot_of(piece.key)] for piece in stage.pieces)
-        ]
+        staged = staged_in(ks, slots)
         if staged and leads() and ks is self._data.ks:
             stagemutators.unstage(ks, staged)
             self._ticks.queue()

@@ -28,7 +28,7 @@ from resp.errors import CommandError, CorruptError
 from respserver.group.membership import GroupMembership
 from respserver.runtime.ownership import either, table
 from respserver.runtime.parts import RuntimeParts, ServerPart
-from respserver.slotmaps.cleaning import SlotCleaning
+from respserver.slotmaps.cleaning import SlotCleaning, staged_in
 from respserver.slotmaps.inert import InertSlots
 from respserver.slotmaps.keeper import MapKeeper
 from storage.keyspace import copymutators
@@ -118,11 +118,14 @@ class SlotImports(ServerPart):
             if any(map(int.__and__, slots, table(_slots(each)))):
                 await self._drop(other)
         found, example = await self._search(slots)
-        if found:
-            shown = example[:100].decode("utf-8", "backslashreplace")
+        staged = staged_in(self._data.ks, slots)
+        if found or staged:
+            shown = (example or staged[0])[:100].decode("utf-8", "backslashreplace")
+            count, what = (found, "key") if found else (len(staged), "stage")
             raise SlotMapError(
-                f"group {self._keeper.group} has {found} keys in {said(move.slots)} from the time before it joined the"
-                f" cluster, for example {shown!r}: start this group with an empty directory"
+                f"group {self._keeper.group} has {count} {what}{'' if count == 1 else 's'} in {said(move.slots)}"
+                f" from the time before it joined the cluster, for example {shown!r}: start this group with an empty"
+                " directory"
             )
         now = self._keeper.map
         if now is None or now.move(name) is None or self._standing.led != led:

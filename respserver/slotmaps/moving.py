@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from commands.slots import NO_SLOTS, slot_of
+from commands.slots import ALL_SLOTS, NO_SLOTS, slot_of
 from coordinator import slotmap
 from coordinator.interface import CoordinatorError
 from coordinator.slotmap import SlotMap, SlotMapError, SlotRange
@@ -90,9 +90,11 @@ class SlotMover(ServerPart):
         self._led = 0  # the epoch in which this member leads
         self._ended = ""  # why the records can't be moved any more
         self._state: dict[str, object] = {}
+        self._left_by = ""  # the last move by which slots have left, as far as this member knows
         self._deleting: asyncio.Task[None] | None = None
         self._stopping = False
         keeper.on_used = self._map_used
+        self._map_used()  # of the saved map
 
     # -- the command ---------------------------------------------------------------------------------------------
     async def move(self, ranges: Sequence[SlotRange], to: str) -> None:
@@ -110,6 +112,7 @@ class SlotMover(ServerPart):
         led = self._standing.led
         own = owners[self._keeper.group]
         slotmap.begin_move(known, "", own, self._keeper.group, led, to, 0)  # raises
+        await self._assigning.check_leader(to)
         if self._assigning.busy:
             raise SlotMapError(BUSY)
         self._assigning.busy, self._task = True, asyncio.current_task()
@@ -157,7 +160,8 @@ class SlotMover(ServerPart):
             except (PeerError, HoldEndedError, TimeoutError, OSError, ConfigError) as error:
                 why = str(error) or "the other group does not reply"
                 await self._remove(name, led, why)
-                if (isinstance(error, PeerError) and error.code == "ERR") or attempt == ATTEMPTS:
+                final = isinstance(error, ConfigError) or (isinstance(error, PeerError) and not error.passing)
+                if final or attempt == ATTEMPTS:
                     raise SlotMapError(f"{why}: nothing has changed") from error
                 self._state["problem"] = why
                 self._logger.warning(f"The move of {slotmap.said(own)} to group {to} starts again: {why}")
@@ -427,6 +431,8 @@ class SlotMover(ServerPart):
             try:
                 changed = await self._keeper.change(decide)
             except (CoordinatorError, OSError, SlotMapError) as error:
+                if refused and self._left_by == name:
+                    return 0  # an earlier change has taken effect, and the move is complete by now
                 if refused:
                     raise
                 if self._standing.led != self._led:
@@ -445,8 +451,11 @@ class SlotMover(ServerPart):
         left = NO_SLOTS
         for move in self._left():
             left = either(left, table(list(move.slots)))
-        if left != self._inert.left:
-            self._inert.left = left
+            self._left_by = move.id
+        known = self._keeper.map
+        own = ALL_SLOTS if known is None else table(known.ranges(self._keeper.group))
+        if (left, own) != (self._inert.left, self._inert.own):
+            self._inert.left, self._inert.own = left, own
             self._inert.apply()
         if self._deleting is None and self._slots.leads and (left != NO_SLOTS or self._forgotten()):
             self._deleting = self._loop.create_task(self._tidy())
@@ -480,13 +489,22 @@ class SlotMover(ServerPart):
 
     async def _delete_keys(self, move: slotmap.MapMove, led: int) -> None:
         count = await self._cleaning.clean(table(list(move.slots)), lambda: bool(led) and self._standing.led == led)
-        if count is None:
+        if count is None or not await self._deletion_confirmed(led):
             return
         with suppress(CoordinatorError, SlotMapError, OSError):
             await self._keeper.change(
                 lambda slots: slotmap.end_move(slots, move.id, led, self._clock.now(), f"{count} keys were deleted")
             )
             self._logger.notice(f"Deleted {count} keys of {slotmap.said(move.slots)}, now of group {move.target}")
+
+    async def _deletion_confirmed(self, led: int) -> bool:
+        """Wait until the in-sync set has deleted the keys, too: once the map has no move, the next leader keeps them.
+        Return False if this member does not lead any more."""
+        while self._data.ks.log or self._ticks.stalled or self._in_sync.confirmed() < self._ticks.log_end():
+            if self._standing.led != led or not led:
+                return False
+            await asyncio.sleep(RETRY)
+        return True
 
     async def finish(self) -> None:
         """Stop. Called at shutdown. The next leader removes the move from the map."""

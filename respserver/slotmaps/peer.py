@@ -12,14 +12,30 @@ from replication.handshake import request
 from respserver.config.config import Config
 
 LONGEST: Final = 4096  # bytes of a reply line
+# Codes of errors after which another attempt may succeed. "": the connection was lost.
+PASSING: Final = frozenset((
+    "", "TRYAGAIN", "LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS", "MISCONF", "BUSY"
+))  # fmt: skip
+REMEDIES: Final = {
+    **dict.fromkeys(
+        ("NOAUTH", "WRONGPASS", "NOPERM"),
+        "set masteruser and masterauth of this server to a user of that group that has the permission +tcluster",
+    ),
+    "OOM": "raise maxmemory of that group, or delete keys",
+}
 
 
 class PeerError(Exception):
     """The connection was lost, or the other leader has replied with an error. ``code``: of the error; "": none."""
 
     def __init__(self, text: str, code: str = "") -> None:
-        super().__init__(text)
+        super().__init__(f"{text} ({REMEDIES[code]})" if code in REMEDIES else text)
         self.code = code
+
+    @property
+    def passing(self) -> bool:
+        """Whether another attempt may succeed."""
+        return self.code in PASSING
 
 
 class GroupPeer(asyncio.Protocol):
@@ -34,7 +50,7 @@ class GroupPeer(asyncio.Protocol):
 
     @classmethod
     async def open(cls, group: MapGroup, config: Config) -> GroupPeer:
-        """Connect to the leader of a group, and log in as a replica does. Raises PeerError, OSError, ConfigError."""
+        """Connect to the leader of a group, and log in as a replica does. Raises PeerError, ConfigError."""
         member = group.members[group.leader]
         secure = bool(member.tls_port) and (config.tls_replication or not member.port)
         port = member.tls_port if secure else member.port
@@ -45,18 +61,26 @@ class GroupPeer(asyncio.Protocol):
 
             tls = build_client_context(config)
         peer = cls()
-        async with asyncio.timeout(seconds):
-            sock = await connected(member.host, port)
-            try:
-                await loop.create_connection(
-                    lambda: peer, sock=sock, ssl=tls, server_hostname=member.host if tls else None
-                )
-            except BaseException:
-                sock.close()
-                raise
-            if config.masterauth:
-                password = config.masterauth.encode("utf-8", "surrogateescape")
-                await peer.ask("AUTH", *([config.masteruser] if config.masteruser else []), password)
+        try:
+            async with asyncio.timeout(seconds):
+                sock = await connected(member.host, port)
+                try:
+                    await loop.create_connection(
+                        lambda: peer, sock=sock, ssl=tls, server_hostname=member.host if tls else None
+                    )
+                except BaseException:
+                    sock.close()
+                    raise
+                if config.masterauth:
+                    password = config.masterauth.encode("utf-8", "surrogateescape")
+                    await peer.ask("AUTH", *([config.masteruser] if config.masteruser else []), password)
+        except OSError as error:  # TimeoutError is one
+            peer.close()
+            why = str(error) or f"no reply within repl-timeout ({seconds} s)"
+            raise PeerError(f"the leader of the other group, {group.leader} ({member.host}:{port}): {why}") from error
+        except BaseException:
+            peer.close()
+            raise
         return peer
 
     def ask(self, *words: bytes | str | int) -> asyncio.Future[None]:

@@ -330,6 +330,10 @@ class RangeTable:
         return self._ids.span(low, self._ranges.above(low)[:ID_SIZE], limit)
 
     # -- dead-letter keys ------------------------------------------------------------------------------------
+    def deadletters(self) -> list[bytes]:
+        """Return the keys of the streams for the dead letters of all messages."""
+        return list(self._slots)
+
     def _take_slot(self, key: bytes) -> int:
         """Return the slot of a key and mark it as used; _free_slot() releases it."""
         slot = self._slots.get(key, 0)

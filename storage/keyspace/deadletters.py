@@ -23,8 +23,8 @@ RETRY_MS: Final = 1000  # delay after a dead letter could not be appended
 def drop_overdue(ks: Keyspace, key: bytes, stream: Stream, group: Group, now: int) -> int:
     """Remove overdue messages of a group. Return their number, or AT_ONCE if there may be more.
 
-    Only a leader does this. A message whose dead letter cannot be appended, because the key holds a string, stays
-    pending and is retried later.
+    Only a leader does this. A message whose dead letter cannot be appended stays pending and is retried later: the key
+    holds a string, or another group of a cluster has its slot.
     """
     dropped, postponed, size, served = 0, False, 0, ks.served(now)
     for entry_id, reason in group.pending.drops(served, AT_ONCE):
@@ -33,6 +33,9 @@ def drop_overdue(ks: Keyspace, key: bytes, stream: Stream, group: Group, now: in
             continue
         letter = None
         if row.deadletter:
+            if ks.foreign is not None and ks.foreign(row.deadletter):
+                postponed = True
+                continue
             try:
                 target = ks.stream(row.deadletter, now)
                 ms, seq = ks.next_id(target, now)

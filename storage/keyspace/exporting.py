@@ -14,8 +14,19 @@ from typing import Final
 from storage.keyspace.copying import copy_of, fence_copy, stage_copy
 from storage.keyspace.keyspace import Keyspace
 from storage.keyspace.moving import MovedRecords
+from storage.streams.stream import Stream
 
 AT_ONCE: Final = 1000  # names that one step examines, which takes a third of a millisecond
+
+
+def letters_of(ks: Keyspace, names: list[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    """Yield each of these keys that is a stream with pending messages, with each key for their dead letters."""
+    for name in names:
+        value = ks.keys.get(name)
+        if isinstance(value, Stream) and value.groups:
+            for group in value.groups.values():
+                for letter in group.pending.deadletters():
+                    yield name, letter
 
 
 class KeyExport:
@@ -80,6 +91,8 @@ class KeyExport:
             begun = True
             cursor, names = ks.index.page(cursor, AT_ONCE)
             selection.todo.update([name for name in names if self._moves(name)])
+            for name, letter in letters_of(ks, names):
+                selection.check_letters(name, letter)
             yield
         yield from self._stages()
         self.keys = len(selection.todo)

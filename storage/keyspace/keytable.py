@@ -25,6 +25,8 @@ class KeyTable:
         self.frozen = False  # writes are paused: nothing may expire, since nothing may change
         # keys that SCAN, KEYS and RANDOMKEY don't show, because only another group may serve them; set by the server
         self.hidden: Callable[[bytes], bool] | None = None
+        # keys to which only another group may append, or that are about to leave: no dead letters; set by the server
+        self.foreign: Callable[[bytes], bool] | None = None
         self.no_touch = False  # the client has set CLIENT NO-TOUCH: its reads do not count as use
         # statistics since the start
         self.hits = 0

@@ -198,7 +198,7 @@ class MovedRecords:
     def check_letters(self, key: bytes, letter: bytes) -> None:
         """Raise MoveEndedError if one of both keys moves and the other one stays."""
         if self._moves(key) != self._moves(letter):
-            raise _letters_elsewhere(key, letter)
+            raise letters_elsewhere(key, letter)
 
     # -- stages ------------------------------------------------------------------------------------------------------
     def _stage(self, name: bytes, key: bytes, record: bytes) -> None:
@@ -242,7 +242,8 @@ def _append(key: bytes, ms: int, seq: int, wire: bytes) -> bytes:
     return b"".join((records.APPEND_HEAD.pack(records.APPEND, size, len(key), ms, seq), key, wire))
 
 
-def _letters_elsewhere(key: bytes, letter: bytes) -> MoveEndedError:
+def letters_elsewhere(key: bytes, letter: bytes) -> MoveEndedError:
+    """Return the error for a group whose dead letters would be in the slot of another owner."""
     return MoveEndedError(
         f"a group of {_text(key)} has its dead letters in {_text(letter)}, whose slot"
         " does not move with it: move both slots, or acknowledge its messages and use a dead letter key with the same"

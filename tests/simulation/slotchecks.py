@@ -5,6 +5,7 @@ Rule 2: each change of the map has the next version. Only the leader of a group 
 record or gives slots away. A record keeps its ID, and its epoch only increases.
 Rule 3: when a slot leaves a group, no member of its in-sync set has a key of this slot; or it moves with its keys, and
 each member of the in-sync set of the new owner has the same keys, with the same contents, as the old one.
+Rule 4: when a move is complete, no member of the in-sync set of the old owner has the keys any more.
 """
 
 from __future__ import annotations
@@ -75,6 +76,12 @@ class SlotChecks:
                 else:
                     self.with_keys += bool(member.keys_of(slot))
                     self._moved(slot, [member, *self._in_sync(old.owner(slot))], new.owner(slot))
+
+        for move in old.moves:
+            if move.moved and new.move(move.id) is None:
+                for slot in self._slots:
+                    if any(first <= slot <= last for first, last in move.slots):
+                        self._left(slot, move.source)
 
     def _in_sync(self, group: str) -> list[SlotMember]:
         """Return the members of an in-sync set that are loaded."""

@@ -192,6 +192,15 @@ def moved_keys_stay() -> list[Patch]:
     return [(SlotCleaning, "clean", nothing)]
 
 
+def deletion_is_not_confirmed() -> list[Patch]:
+    """A move is complete before the in-sync set of the old owner has deleted the keys."""
+
+    async def at_once(mover: Any, led: int) -> bool:
+        return True
+
+    return [(SlotMover, "_deletion_confirmed", at_once)]
+
+
 @dataclass(frozen=True)
 class SlotMutation:
     """As ``groupmutations.GroupMutation``."""
@@ -243,4 +252,7 @@ SLOT_MUTATIONS: dict[str, SlotMutation] = {
         lost_reply_ends_a_move, _case(0, "lost_replies", "lost_swap", **_KEYS), "has two owners"
     ),
     "moved keys stay": SlotMutation(moved_keys_stay, _case(0, **_KEYS), "are there, and were deleted"),
+    "deletion is not confirmed": SlotMutation(
+        deletion_is_not_confirmed, _case(9, "slow", "one_way", "kill", movers=3, with_keys=True), "leaves group"
+    ),
 }

@@ -28,28 +28,26 @@ def find_leader(access: Access, name: str) -> BlockingConnection:
     for place in access.sentinels or access.urls:
         try:
             url = _named_by(access, place, name) if access.sentinels else place
-            wire = BlockingConnection(access, url, name) if url else None
+            found = _examine(access, url, name) if url else None
         except (OSError, ReplyError) as error:
             if isinstance(error, ReplyError) and not is_temporary(error):
                 raise
             met.append(f"{without_credentials(place)}: {error}")
             continue
-        if wire is None:
+        if found is None:
             met.append(f"{without_credentials(place)}: no service of this name")
             continue
-        url = _follows(access, wire)
+        wire, url = found
         if not url:
             return wire
-        wire.close()
         met.append(f"{wire.place}: a replica")
         if not access.sentinels and url not in followed:
             followed.append(url)
     for url in followed:  # the URLs may name only some of the servers
         with suppress(OSError, ReplyError):
-            wire = BlockingConnection(access, url, name)
-            if not _follows(access, wire):
+            wire, other = _examine(access, url, name)
+            if not other:
                 return wire
-            wire.close()
     named = f"by {access.called('sentinels')} for {access.service!r}"
     where = named if access.sentinels else f"among {access.called('urls')}"
     raise ConnectionError(f"no leader {where} ({'; '.join(met)})")
@@ -81,10 +79,18 @@ def address_of(access: Access, url: str) -> MemberAddress:
     return MemberAddress(found.host, found.port)
 
 
-def _follows(access: Access, wire: BlockingConnection) -> str:
-    """Return the URL of the leader that a server follows; "" if it leads."""
-    role = wire.ask("ROLE")
-    return "" if role[0] == b"master" else url_of(access, wire.url, role[1].decode(), int(role[2]))
+def _examine(access: Access, url: str, name: str) -> tuple[BlockingConnection, str]:
+    """Return a connection to a server, and the URL of the leader that it follows; "" if it leads. The connection to a
+    replica is closed. Raises OSError, ReplyError."""
+    wire = BlockingConnection(access, url, name)
+    leader = url
+    try:
+        role = wire.ask("ROLE")
+        leader = "" if role[0] == b"master" else url_of(access, wire.url, role[1].decode(), int(role[2]))
+    finally:
+        if leader:
+            wire.close()
+    return wire, leader
 
 
 def _named_by(access: Access, sentinel: str, name: str) -> str:

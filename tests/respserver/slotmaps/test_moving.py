@@ -1,0 +1,49 @@
+"""The end of a move of slots at the leader of the old owner."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from coordinator import slotmap
+from coordinator.interface import CoordinatorError
+from coordinator.slotmap import MapGroup, MapMember, SlotMap, SlotRange
+from respserver.slotmaps.moving import SlotMover
+
+pytestmark = pytest.mark.interpreted
+
+
+def test_a_move_whose_reply_is_lost_and_whose_keys_are_deleted_meanwhile() -> None:
+    """The change of the map took effect. Before it is repeated, the keys are deleted, and the map has no move."""
+    member = MapMember("1" * 40, "10.0.0.1", 7000)
+    known = slotmap.create("c" * 40, "1", MapGroup("1" * 40, 1, "1a", 0, {"1a": member}), 1)
+    known = slotmap.put_group(known, "2", MapGroup("2" * 40, 1, "2a", 0, {"2a": member}), 1)
+    outcomes: list[str] = []
+
+    class Keeper:
+        group = "1"
+        map: SlotMap | None = known
+
+        async def change(self, decide: Callable[[SlotMap], SlotMap]) -> SlotMap:
+            if not outcomes:
+                outcomes.append("lost")
+                begun = slotmap.begin_move(known, "m" * 32, [SlotRange(0, 9)], "1", 1, "2", 1)
+                self.map = decide(begun)
+                mover._map_used()
+                raise CoordinatorError("lost")
+            return decide(known)
+
+    async def run() -> None:
+        assert await mover._finish("m" * 32) == 0
+
+    mover: Any = object.__new__(SlotMover)
+    mover._keeper, mover._led, mover._left_by = Keeper(), 1, ""
+    mover._standing, mover._clock = SimpleNamespace(led=1), SimpleNamespace(now=lambda: 1)
+    mover._inert = SimpleNamespace(left=b"", own=b"", apply=lambda: None)
+    mover._peer, mover._peer_led = None, ("", 0)
+    mover._deleting, mover._slots, mover._state = None, SimpleNamespace(leads=False), {}
+    asyncio.run(run())
