@@ -231,7 +231,14 @@ class Client(Commands):
         pools = self._link.detect() if self._link is not None else None
         if pools is None:
             return self.redis.connection_pool
+        if pools.routes.stale:
+            pools.reload()
         return pools.pool(pools.routes.owner_of_calls(calls) or pools.routes.leaders[0])
+
+    def redirected(self) -> None:
+        """Read the map of the cluster before the next request, because a member of ``pool_of`` has redirected one."""
+        if self._routed is not None:
+            self._routed.routes.stale = True
 
     def close(self) -> None:
         """Close all connections."""

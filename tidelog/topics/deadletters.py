@@ -24,8 +24,10 @@ Rule 1: the eleven fields are identified by their positions, so a field of an ev
 Rule 2: a dead letter is open while the group ``dlq`` has not finished it: it is either after the group's offset or
         pending. No other state is stored for it.
 Rule 3: a replay is one transaction: the entry is appended to its topic, and the dead letter is finished. The
-        transaction watches the counter ``dlq:<stream>``, which every replay and purge increments. Of two concurrent
-        replays, one starts again; new dead letters do not interfere.
+        transaction watches the counter of ``counter_of``, which every replay and purge increments. Of two concurrent
+        replays, one starts again; new dead letters do not interfere. If the partition of the event is on another group
+        of a cluster, the entry is appended first, with an ID (IDMP) by which the server recognizes a repetition for
+        ``stream-idmp-duration``, and then the dead letter is finished.
 Rule 4: a dead letter names the origin of its event, and every user who can append dead letters can forge it. A replay
         therefore appends only to topics that the queue belongs to: T for ``T.dead``, and otherwise the topics and
         streams in ``letters_of`` of its settings, which the processors write before their first dead letter.
@@ -33,7 +35,7 @@ Rule 4: a dead letter names the origin of its event, and every user who can appe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -49,7 +51,8 @@ from tidelog.topics.groupreader import group_offset
 from tidelog.topics.partition import Key, canonical, partition_of
 from tidelog.topics.settings import TopicError, TopicSettings, key_of, read_settings
 from tidelog.transport.call import Call
-from tidelog.transport.errors import ReplyError
+from tidelog.transport.errors import CrossGroupError, ReplyError
+from tidelog.transport.slots import hash_tag
 
 GROUP: Final = "dlq"
 FIELDS: Final = tuple(
@@ -61,7 +64,7 @@ FIELDS: Final = tuple(
 GIVEN_UP: Final = (b"__stream", b"__group", b"__id", b"__deliveries", b"__reason")  # that the server appends
 MESSAGE: Final = 4096  # maximum characters of an error's message: the first ones are stored
 TRACEBACK: Final = 16384  # maximum characters of a traceback: the last ones are stored
-PAGE: Final = 100  # dead letters in one transaction, and in one round trip
+PAGE: Final = 100  # dead letters in one transaction, and in one round trip; not more than a producer's names, see once
 FOREVER: Final = 1 << 61  # ms: dead letters are never due
 NO_PARTITION: Final = -1  # the partition of an entry of a stream that is not a partition
 DEAD: Final = ".dead"  # appended to a topic's name: the default name of its dead-letter queue
@@ -321,7 +324,7 @@ def replay_edited(
     homes = yield from _homes(name, allowed)
     yield from _take_in(key)
     while True:
-        yield [Call(("WATCH", f"dlq:{key}"), bool)]
+        yield [Call(("WATCH", counter_of(key)), bool)]
         entry = yield from one(name, id, stream)
         if entry is None:
             yield [Call(("UNWATCH",), bool)]
@@ -330,7 +333,7 @@ def replay_edited(
         _check_home(name, letter, id, homes)
         settings = yield from _settings({letter.topic} if letter.partition != NO_PARTITION else ())
         call = _appended(edit(letter, settings.get(letter.topic)), id, settings)
-        replies = yield from _transaction(key, [call], [id])
+        replies = yield from _transaction(key, {id: call}, [id])
         if replies is not None:
             if not stream:
                 yield from _evict(key)
@@ -370,7 +373,7 @@ def _through(key: str, wanted: Wanted, effect: Effect, *, evict: bool = True) ->
     total, refused, start = 0, [], "-"
     sent: set[tuple[str, int, StreamId]] = set()  # events: an event with two dead letters is sent once
     while True:
-        yield [Call(("WATCH", f"dlq:{key}"), bool)]
+        yield [Call(("WATCH", counter_of(key)), bool)]
         (pending,) = checked((yield [calls.tpending_range(key, GROUP, start, "+", PAGE)]))
         if not pending:
             break
@@ -381,7 +384,7 @@ def _through(key: str, wanted: Wanted, effect: Effect, *, evict: bool = True) ->
             {letter.topic for letter in letters.values() if letter is not None and letter.partition != NO_PARTITION}
         )
         chosen = [at for at in letters if wanted(letters[at], at)]
-        effects: list[Call[Any]] = []
+        effects: dict[StreamId, Call[Any]] = {}
         ended = [at for at in ids if at not in found]  # evicted
         problems = []
         fresh: set[tuple[str, int, StreamId]] = set()
@@ -394,7 +397,7 @@ def _through(key: str, wanted: Wanted, effect: Effect, *, evict: bool = True) ->
             event = _event(letters[at])
             if made is not None and event not in sent and event not in fresh:
                 fresh.add(event)
-                effects.append(made)
+                effects[at] = made
             ended.append(at)
         if ended and (yield from _transaction(key, effects, ended)) is None:
             continue  # another replay or purge was faster: read this page again
@@ -421,16 +424,39 @@ def _take_in(key: str) -> Steps[None]:
             return
 
 
-def _transaction(key: str, effects: Sequence[Call[Any]], ids: Sequence[StreamId]) -> Steps[list[Any] | None]:
+def _transaction(key: str, effects: Mapping[StreamId, Call[Any]], ids: Sequence[StreamId]) -> Steps[list[Any] | None]:
     """Execute effects and finish these dead letters in one step. Returns the replies: of the counter, then of effects.
 
-    Returns None if another replay or purge was faster.
+    ``effects``: TAPPENDs, by the ID of the dead letter. Returns None if another replay or purge was faster. If the keys
+    are on several groups of a cluster, the effects are executed before (Rule 3).
     """
-    checked(
-        (yield [calls.tlen(str(stream)) for stream in {call.args[1] for call in effects}])
-    )  # raises for another type
-    results = yield from transaction([strings.increment(f"dlq:{key}"), *effects, calls.tack(key, GROUP, *ids)])
+    streams = {str(call.args[1]) for call in effects.values()}
+    checked((yield [calls.tlen(stream) for stream in streams]))  # raises for another type
+    counted, acked = strings.increment(counter_of(key)), calls.tack(key, GROUP, *ids)
+    try:
+        results = yield from transaction([counted, *effects.values(), acked])
+    except CrossGroupError:
+        made = checked((yield [once(call, f"dlq:{key}", str(at)) for at, call in effects.items()]))
+        results = yield from transaction([counted, acked])
+        results = None if results is None else [results[0], *(str(each).encode() for each in made), *results[1:]]
     return None if results is None else checked(results)
+
+
+def once(append: Call[Any], producer: str, name: str) -> Call[StreamId]:
+    """Return a TAPPEND as a call that the server executes once, also if it is sent again with this producer and name.
+
+    It remembers the last 100 names of each producer, for ``stream-idmp-duration``.
+    """
+    _, stream, *words = append.args
+    return Call(("XADD", stream, "IDMP", producer, name, "*", *words), StreamId.parse)
+
+
+def counter_of(key: str) -> str:
+    """Return the key of the counter of replays and purges, which is in the slot of the queue's stream."""
+    tag = hash_tag(key)
+    if tag in key:  # the key has it
+        return f"dlq:{key}"
+    return f"dlq:{tag}:{key}" if "{" in key else f"dlq:{key}:{tag}"
 
 
 def _settings(topics: Iterable[str]) -> Steps[dict[str, TopicSettings | None]]:

@@ -25,7 +25,7 @@ from tidelog.transport.slots import slot_of
 MINUTES = float(os.environ.get("TIDELOG_LONG") or 0)
 PARTITIONS = 64
 WORKERS = 3
-AGAIN = "told = Client(URL)\n\n@app.each(orders, on_error=[Retry(1000, first=0.05, most=1.0)])"
+AGAIN = "told = Client(URL)\n\n@app.each(orders, on_error=[Retry(1000, first=0.05, most=1.0), Pause()])"
 
 
 class Storm:
@@ -34,9 +34,9 @@ class Storm:
     def __init__(self, groups: Groups, folder: Path, chance: random.Random) -> None:
         self.groups, self.folder, self.chance = groups, folder, chance
         source = SHOP.replace("told = Client(URL)\n\n@app.each(orders)", AGAIN).replace(
-            "import App", "import App, Retry"
+            "import App", "import App, Pause, Retry"
         )
-        assert "Retry(1000" in source
+        assert AGAIN in source
         self._source = source
         self.workers = [self._started() for _ in range(WORKERS)]
         self.done: list[str] = []
@@ -50,6 +50,8 @@ class Storm:
         self.done.append(what.__name__)
         what()
         wait_until(lambda: all(group.wait() for group in self.groups.groups), "leaders")
+        for each in self.workers:
+            assert each.running, f"a worker has ended by itself: {each.log[-8000:]}"
 
     def move(self) -> None:
         """Move the slots of some partitions. A leader may be too busy for it: then they stay."""
@@ -91,16 +93,13 @@ def storm(tmp_path: Path) -> Iterator[Storm]:
         made = Storm(Groups(servers, members=2, group_lease=2000), tmp_path, random.Random(seed))
         try:
             yield made
-        except BaseException:
-            for each in made.workers:
-                print(each.log[-5000:])
-            raise
         finally:
             for each in made.workers:
                 each.kill()
 
 
 @pytest.mark.long
+@pytest.mark.timeout(60 * MINUTES + 600)
 @pytest.mark.skipif(not MINUTES, reason="for as long as TIDELOG_LONG says: scripts/test long")
 @in_loop
 async def test_each_key_stays_in_order(storm: Storm) -> None:

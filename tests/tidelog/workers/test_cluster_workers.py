@@ -22,8 +22,10 @@ from tests.waiting import eventually, until
 from tidelog import Client
 from tidelog.client.steps import run
 from tidelog.topics import Topic
+from tidelog.transport.asyncconnection import LostError
 from tidelog.transport.slots import slot_of
 from tidelog.workers import App, DeadLetter, Event, Worker
+from tidelog.workers.coordination.clusterlines import RoutedChannel
 from tidelog.workers.declare.errors import AppError
 from tidelog.workers.operate import deletion, status
 
@@ -238,7 +240,7 @@ async def test_a_transaction_with_another_group_ends_the_worker(declared: bool, 
 
 
 @in_loop
-async def test_dead_letters_of_both_groups(groups: Groups, client: Client) -> None:
+async def test_dead_letters_of_both_groups(groups: Groups, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     app = App("shop", url_of(groups), lease=3.0, grace=5.0)
     topic = orders(app, PARTITIONS)
 
@@ -246,9 +248,23 @@ async def test_dead_letters_of_both_groups(groups: Groups, client: Client) -> No
     async def bill(order: Order) -> None:
         raise ValueError(order.id)
 
+    lost, send = [0], RoutedChannel._send
+
+    async def losing(self: Any, calls: Any) -> Any:
+        """Lose the reply to each other dead letter."""
+        replies = await send(self, calls)
+        if calls and calls[0].args[0] == "XADD":
+            lost[0] += 1
+            if lost[0] % 2:
+                self.close("lost")
+                raise LostError("lost")
+        return replies
+
+    monkeypatch.setattr(RoutedChannel, "_send", losing)
     async with working(app) as worker:
         await topic.send_many(records(0, 80))
         await until(lambda: worker.stats["bill"].acknowledged == 80)
+    assert lost[0] > 10
     letters = client.trange("orders.dead:0", "-", "+")
     assert sorted(int(dict(each.pairs)[b"id"]) for each in letters) == [*range(80)]
     await topic.close()

@@ -3,7 +3,7 @@
 RetryAfter  the caller waits and retries in place
 Skip        the event is acknowledged
 DeadLetter  the event is written to the dead-letter queue and acknowledged, in one transaction; if the queue is on
-            another group of a cluster, it is written before, and a lost connection can write it twice
+            another group of a cluster, it is written before, and a worker that dies in between writes it twice
 Park        the key is recorded on the server, and its events are set aside until it is resumed
 Pause       the partition is recorded on the server and stops; the event stays pending
 Halt        the same for all partitions of the processor
@@ -15,6 +15,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
+from uuid import uuid4
 
 import redis
 
@@ -182,19 +183,22 @@ class FailureHandler:
         writer = self._writers.setdefault(name, DeadLetterWriter(name))
         origin = deadletters.home(declared.topic.name)
         await self._listed(partition, lambda: arun(self._connection, writer.ready([origin])))
-        outputs = []
+        written = []
         for row in rows:
             key = self._key(partition, row, declared.topic.key)  # it determines where a replay goes
-            pairs = deadletters.fields_of(
+            written.append(deadletters.fields_of(
                 declared.topic.name, partition.number, entry_of(row), key, declared.group,
                 error, attempt, self._worker, _now(),
-            )  # fmt: skip
-            outputs.append(
-                OutputEntry(deadletters.stream_of(name), [field for field, _ in pairs], [value for _, value in pairs])
-            )
+            ))  # fmt: skip
+        queue = deadletters.stream_of(name)
+        outputs = [OutputEntry(queue, [field for field, _ in each], [value for _, value in each]) for each in written]
         ids = [row[0] for row in rows] if pending and self._declared.ack != "before" else []
-        if not self._groups.together(partition.buffer.stream, deadletters.stream_of(name)):
-            letters = [each.append() for each in outputs]
+        if not self._groups.together(partition.buffer.stream, queue):
+            producer = f"{self._worker}:{uuid4().hex}"  # a repetition after a lost reply is no further dead letter
+            letters = [
+                deadletters.once(deadletters.append(name, each), f"{producer}:{at // deadletters.PAGE}", str(at))
+                for at, each in enumerate(written)
+            ]
             await self._listed(partition, lambda: self._connection.ask(*letters))
             outputs = []
         await partition.committer.commit(partition, outputs, ids)

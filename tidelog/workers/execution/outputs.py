@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
-from tidelog.topics.sending import PartitionBatch, Sender, bulk
-from tidelog.transport.call import Call, Value
+from tidelog.topics.sending import Sender, bulk
+from tidelog.transport.call import Value
 
 
 class OutputEntry:
@@ -23,9 +22,3 @@ class OutputEntry:
         self.partition = partition
         self.fields = tuple(fields)
         self.row = bulk(values)
-
-    def append(self) -> Call[Any]:
-        """Return the call that appends only this entry."""
-        batch = PartitionBatch(self.fields)
-        batch.add(self.row)
-        return batch.append(self.stream)
