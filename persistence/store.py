@@ -353,6 +353,11 @@ class Store:
         self._shifted = self._shifted or capture.away != 0
         self.offset = offset
 
+    def forget_dead_readers(self) -> None:
+        """Free the pages of read transactions of processes that were killed. Any thread. Raises OSError."""
+        with self.reading(), reported(self.path):
+            self.env.reader_check()
+
     def replace_node(self, key: bytes, blob: bytes, allowed: Callable[[int], bool]) -> bool:
         """Overwrite a node in one transaction, and sync. Any thread. Raises OSError, CorruptError.
 

@@ -8,8 +8,8 @@
     testing    a server in the test's own process, with a clock that the test advances
 
 The other parts are in directories by subject. Each directory imports only from those before it in this list:
-``config``, ``observe``, ``runtime``, ``clients``, ``execution``, ``roles``, ``group``, ``maintenance``.
-``metrics`` uses ``reporting``, too.
+``config``, ``observe``, ``runtime``, ``clients``, ``execution``, ``roles``, ``group``,
+``maintenance``, ``tiering``. ``metrics`` uses ``reporting``, too.
 """
 
 __version__ = "0.1.0"  # a test compares it with pyproject.toml

@@ -27,6 +27,7 @@ from respserver.observe.streamtotals import StreamWalk
 from respserver.roles.roles import Roles
 from respserver.runtime.memory import Memory
 from respserver.runtime.parts import RuntimeParts, ServerPart
+from respserver.tiering.tiering import Tiering
 from storage.keyspace.memory import recount
 
 RECOUNTED: Final = 2000  # number of groups that are recounted together, which takes some milliseconds
@@ -43,6 +44,7 @@ class ReportSources:
     roles: Roles
     checkpoints: Checkpoints
     scrubbing: Scrubbing
+    tiering: Tiering
     memory: Memory
     tracking: Tracking
 
@@ -84,7 +86,7 @@ class Reporting(ServerPart):
             loading=self._gates.loading, cluster=config.cluster_enabled, config=config.value, keyspace=data.ks,
             clients=clients, counters=self._counters, walk=walk, saves=sources.checkpoints.saves,
             rewrites=sources.checkpoints.rewrites, rewrite_scheduled=sources.checkpoints.rewrite_scheduled,
-            scrub=sources.scrubbing.stats(), log=data.log_stats(),
+            scrub=sources.scrubbing.stats(), tier=sources.tiering.stats(), log=data.log_stats(),
             log_offset=data.disk.offset, write_error=self._gates.unwritable or None,
             startup_memory=data.startup_memory, keys_loaded=data.keys_loaded, deadlines=sources.blocking.deadlines(),
             channels=sources.pubsub.count(CHANNELS),

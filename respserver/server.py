@@ -60,6 +60,7 @@ from respserver.runtime.parts import RuntimeParts
 from respserver.runtime.servedtime import ServedTime
 from respserver.runtime.stopping import COPY_SECONDS
 from respserver.runtime.ticks import Ticks
+from respserver.tiering.tiering import Tiering
 from storage.keyspace import expiry
 from storage.keyspace.keyspace import Keyspace
 
@@ -163,11 +164,12 @@ class RespServer:
         self.clients.on_leave += [self.pubsub.drop, self._unwatch, self.monitors.remove, self.tracking.disable]
 
     def _build_reports(self, parts: RuntimeParts) -> None:
+        self.tiering = Tiering(parts, self.membership)
         self.stats = Reporting(
             parts,
             ReportSources(
                 self.clients, self.users, self.pubsub, self.blocking, self.roles, self.checkpoints, self.scrubbing,
-                self.memory, self.tracking,
+                self.tiering, self.memory, self.tracking,
             ),
         )  # fmt: skip
         self.metrics = MetricsExporter(
@@ -428,6 +430,7 @@ class RespServer:
         self._admission.on_time(now, mono)
         self.checkpoints.on_time(mono)
         self.scrubbing.on_time(now)
+        self.tiering.on_time()
         self.roles.on_time(mono)
         ks = self.data.ks
         if ks.log or ks.ready:
@@ -532,6 +535,8 @@ class RespServer:
         copying = self.gates.loading or self.link.syncing
         self.on_stage("its connections to other servers", COPY_SECONDS if copying else 0)
         await self.roles.finish()
+        self.on_stage("the copies in the object store", 0)
+        await self.tiering.finish()
         self.on_stage("the scrub", 0)
         await self.scrubbing.finish()
         self.on_stage("a checkpoint", None)

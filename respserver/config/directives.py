@@ -329,6 +329,22 @@ _STREAMS = (
     Directive("node-cache-size", "memory", "32mb", "Memory for decoded macro nodes, shared by all streams."),
 )
 
+_HISTORY = (
+    Directive("tier-url", "string", "",
+              "Where the leader copies sealed nodes as history objects: an absolute path, `s3://bucket/prefix`, "
+              "`gs://`, or `abfs://`; empty: nowhere. All members of a server group need the same value. See "
+              "[history.md](history.md).", mutable=False),
+    Directive("tier-after", "integer", "86400",
+              "The age in seconds, by their IDs, at which entries are copied; 0: as soon as their node is sealed. "
+              "The active node is never copied.", high=MAX_INT),
+    Directive("tier-interval", "integer", "3600",
+              "Seconds between two passes. Each pass copies everything that is due, in objects of up to 64 MB; 0: the "
+              "next pass follows immediately.", high=MAX_INT),
+    Directive("tier-timeout", "integer", "60",
+              "Seconds after which a call to the object store fails. A helper process that is silent for 15 seconds "
+              "longer is killed.", low=1, high=3600),
+)
+
 _LIMITS = (
     Directive("proto-max-bulk-len", "memory", "512mb", "Maximum size of a single argument.", low=MB),
     Directive("proto-max-command-expansion", "memory", "64mb",
@@ -510,6 +526,7 @@ SECTIONS: tuple[tuple[str, tuple[Directive, ...]], ...] = (
     ("General", _GENERAL),
     ("Persistence", _PERSISTENCE),
     ("Streams", _STREAMS),
+    ("History", _HISTORY),
     ("Limits", _LIMITS),
     ("Security", _SECURITY),
     ("Observation", _OBSERVATION),

@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Self
 
+from persistence.tiering.objectstore import problem_of
 from respserver.config import conffile
 from respserver.config.conffile import ConfigError, ConfigLine
 from respserver.config.directives import ALIASES, DIRECTIVES, Directive
@@ -83,6 +84,11 @@ class Values:
     stream_node_max_entries: int
     stream_node_max_bytes: int
     node_cache_size: int
+    # history
+    tier_url: str  # "": nowhere
+    tier_after: int  # seconds; 0: no age
+    tier_interval: int  # seconds
+    tier_timeout: int  # seconds
     # limits
     proto_max_bulk_len: int
     proto_max_command_expansion: int
@@ -226,13 +232,20 @@ class Values:
                 self.take(directive, directive.parse(words, before))
             except ValueError as exc:
                 raise ConfigError(str(exc), line) from None
-        self._check_group("replica-acks" in given)
-        self.check_metrics_keys()
-        self.check_metrics_port(self._open())
+        self._check("replica-acks" in given)
         for reason, names in useless.items():
             self.warnings.append(f"Ignored: {', '.join(names)} ({reason})")
         if not self.protected_mode and self._open() and not all(map(is_loopback, self.bind)):
             self.warnings.append(OPEN_TO_ALL)
+
+    def _check(self, acks: bool) -> None:
+        """Raise ConfigError if directives contradict each other. ``acks``: whether replica-acks is set."""
+        self._check_group(acks)
+        problem = problem_of(self.tier_url) if self.tier_url else ""
+        if problem:
+            raise ConfigError(f"tier-url {self.tier_url}: {problem}")
+        self.check_metrics_keys()
+        self.check_metrics_port(self._open())
 
     def _check_group(self, acks: bool) -> None:
         """Raise ConfigError if the directives of a server group contradict each other. ``acks``: whether replica-acks

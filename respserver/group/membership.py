@@ -240,6 +240,18 @@ class GroupMembership(ServerPart):
             "group_lease_left_ms": max(0, int(self.presence.seconds_left * 1000)),
         }  # fmt: skip
 
+    # -- for tiering ---------------------------------------------------------------------------------------------
+    @property
+    def epoch_led(self) -> int:
+        """The epoch in which this member leads with a valid lease; 0 if it does not."""
+        return self.standing.led if self.presence.valid() else 0
+
+    @property
+    def group_id(self) -> str:
+        """The ID of the group; "" until this member has joined."""
+        state = self.store.state
+        return "" if state is None else state.group_id
+
     # -- events --------------------------------------------------------------------------------------------------
     def heard(self, feed: ReplicaFeed) -> None:
         """Process an acknowledgement of a replica."""

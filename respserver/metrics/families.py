@@ -135,6 +135,15 @@ _PERSISTENCE = (
     _counter("scrub_repaired", "Damaged entries of the store that are sound again."),
     _counter("scrub_fetched", "Damaged nodes that were replaced by a copy from another server."),
     _gauge("scrub_irreparable", "Damaged entries of the store for which no other server has a good copy."),
+    _gauge("tier_running", "1 while a pass copies history to the object store."),
+    _gauge("tier_last_ok", "1 if the last pass had no error."),
+    _counter("tier_passes", "Passes since the start, without and with an error.", "result"),
+    _counter("tier_objects", "Objects that were written, read back, and compared."),
+    _counter("tier_entries", "Entries in these objects."),
+    _counter("tier_bytes", "Size of these objects."),
+    _counter("tier_calls", "Calls to the object store."),
+    _counter("tier_calls_failed", "Calls to the object store that failed, or exceeded `tier-timeout`."),
+    _gauge("tier_lag_seconds", "Seconds since the start of the last complete pass."),
 )
 _KEYSPACE = (
     _gauge("keys", "Keys."),

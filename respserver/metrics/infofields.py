@@ -89,6 +89,16 @@ FIELDS: Final[dict[str, InfoField]] = {
     "scrub_repaired": InfoField("scrub_repaired"),
     "scrub_fetched": InfoField("scrub_fetched"),
     "scrub_irreparable": InfoField("scrub_irreparable"),
+    "tier_running": InfoField("tier_running"),
+    "tier_last_status": InfoField("tier_last_ok", (), _is("ok")),
+    "tier_passes": InfoField("tier_passes", ("ok",)),
+    "tier_errors": InfoField("tier_passes", ("error",)),
+    "tier_objects": InfoField("tier_objects"),
+    "tier_entries": InfoField("tier_entries"),
+    "tier_bytes": InfoField("tier_bytes"),
+    "tier_calls": InfoField("tier_calls"),
+    "tier_calls_failed": InfoField("tier_calls_failed"),
+    "tier_lag_seconds": InfoField("tier_lag_seconds", (), _known),
     "log_offset": InfoField("log_bytes"),
     "log_journal_first_offset": InfoField("journal_first_offset_bytes"),
     "log_journal_offset": InfoField("journal_offset_bytes"),
@@ -196,7 +206,8 @@ OMITTED: Final[dict[str, str]] = {  # field -> reason
     for reason, names in {
         _TEXT: """redis_version tidelog_version tidelog_compiled tidelog_resp_parser tidelog_coded_nodes redis_mode os
             arch_bits multiplexing_api python_version process_id process_supervised tcp_port hz configured_hz
-            executable config_file log_appendfsync maxmemory_policy mem_allocator group group_member group_phase""",
+            executable config_file log_appendfsync maxmemory_policy mem_allocator tier_last_error group group_member
+            group_phase""",
         _CONSTANT: """redis_git_sha1 redis_git_dirty redis_build_id io_threads_active cluster_connections
             used_memory_lua used_memory_scripts async_loading rdb_last_load_keys_expired aof_enabled evicted_keys
             evicted_clients latest_fork_usec total_forks migrate_cached_sockets slave_read_only cluster_enabled

@@ -24,6 +24,7 @@ from respserver.observe.stats import (
     RoleStats,
     Saves,
     ScrubStats,
+    TierStats,
     TrackingStats,
     process_memory,
     system_memory,
@@ -56,6 +57,7 @@ class ServerStats:
     rewrites: Saves = field(default_factory=Saves)  # checkpoints of BGREWRITEAOF
     rewrite_scheduled: bool = False
     scrub: ScrubStats = field(default_factory=ScrubStats)
+    tier: TierStats = field(default_factory=TierStats)
     log: Mapping[str, int | float | str] = field(default_factory=dict)  # Log.stats()
     histograms: Mapping[str, Histogram] = field(default_factory=dict)  # command -> durations
     denials: Mapping[str, int] = field(default_factory=dict)  # auth, command, key, channel -> number of denials
@@ -217,8 +219,24 @@ def _persistence(s: ServerStats) -> Fields:
     yield "scrub_repaired", scrub.repaired
     yield "scrub_fetched", scrub.fetched
     yield "scrub_irreparable", scrub.irreparable
+    if s.tier.on:
+        yield from _tier(s.tier)
     for name, value in s.log.items():
         yield name if name.startswith("log_") else f"log_{name}", f"{value:.6f}" if isinstance(value, float) else value
+
+
+def _tier(tier: TierStats) -> Fields:
+    yield "tier_running", int(tier.running)
+    yield "tier_last_status", "ok" if tier.ok else "err"
+    yield "tier_last_error", tier.error
+    yield "tier_passes", tier.passes
+    yield "tier_errors", tier.errors
+    yield "tier_objects", tier.objects
+    yield "tier_entries", tier.entries
+    yield "tier_bytes", tier.bytes
+    yield "tier_calls", tier.calls
+    yield "tier_calls_failed", tier.failed
+    yield "tier_lag_seconds", tier.lag
 
 
 def _running_seconds(s: ServerStats, saves: Saves) -> int:

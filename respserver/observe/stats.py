@@ -114,6 +114,24 @@ class ScrubStats:
 
 
 @dataclass(slots=True)
+class TierStats:
+    """The copies of the history in an object store, for INFO. The totals are those since the start."""
+
+    on: bool = False  # tier-url is set
+    running: bool = False  # a pass is running
+    ok: bool = True
+    error: str = ""  # of the last pass
+    passes: int = 0  # without an error
+    errors: int = 0  # passes with an error
+    objects: int = 0
+    entries: int = 0
+    bytes: int = 0  # of objects
+    calls: int = 0  # of the object store
+    failed: int = 0  # of these calls
+    lag: int = -1  # seconds since the start of the last complete pass; -1: there was none
+
+
+@dataclass(slots=True)
 class ReplicaStats:
     """One connected replica, for INFO and ROLE."""
 

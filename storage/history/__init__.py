@@ -2,7 +2,9 @@
 
     manifest     the list of a stream's valid objects, in versions that are never overwritten
     objectfile   an object: sections, their index, and a footer
+    owner        the server or server group that writes below a prefix
     section      consecutive entries of one stream, compressed and checksummed
+    signedjson   files of one line of JSON and its checksum
     varints      columns of unsigned numbers
 
 docs/history-format.md specifies the format for other readers.

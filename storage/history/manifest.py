@@ -20,20 +20,19 @@ STREAM is the name of the stream with percent escapes, or its beginning and a di
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
-from xxhash import xxh3_64_hexdigest, xxh3_128_hexdigest
+from xxhash import xxh3_128_hexdigest
 
 from resp.errors import CommandError, CorruptError
+from storage.history.signedjson import VERSION, checked, signed
 from storage.model.ids import MASK64, format_id, parse_id
 
 MANIFEST: Final = "tidelog history manifest"
 PAGE_OF: Final = "tidelog history page"
-VERSION: Final = 1
 PAGE: Final = 100  # parts that a page lists
 LONGEST_NAME: Final = 150  # characters of a directory's name
 _REMEDY: Final = "verify the history, and restore the file from a copy of the object store"
@@ -100,7 +99,7 @@ class Manifest:
 
     def encode(self) -> bytes:
         """Return the bytes of the file."""
-        return _signed({
+        return signed({
             "format": MANIFEST, "version": VERSION, "stream": escaped(self.stream), "server": self.server,
             "number": self.number, "epoch": self.epoch, "first_ord": self.first_ord, "parts": _encoded(self.parts),
         })  # fmt: skip
@@ -108,7 +107,7 @@ class Manifest:
 
 def decode(content: bytes, stream: bytes) -> Manifest:
     """Return the manifest in a file. Raises CorruptError if it is damaged, has gaps, or is that of another stream."""
-    found = _checked(content, MANIFEST)
+    found = checked(content, MANIFEST, _REMEDY)
     try:
         made = Manifest(
             unquote_to_bytes(found["stream"]), str(found["server"]), _number(found, "number"), _number(found, "epoch"),
@@ -127,7 +126,7 @@ def decode_page(content: bytes, part: Part, stream: bytes) -> tuple[Part, ...]:
     CorruptError."""
     if len(content) != part.size or _page_name(content) != part.name:
         raise CorruptError(f"the page {part.name} of history is damaged: {_REMEDY}")
-    found = _checked(content, PAGE_OF)
+    found = checked(content, PAGE_OF, _REMEDY)
     try:
         parts = tuple(_decoded(found["parts"]))
         same = unquote_to_bytes(found["stream"]) == stream
@@ -174,7 +173,7 @@ def _paged(parts: list[Part], stream: bytes) -> tuple[list[Part], list[ManifestP
             return parts, pages
         if len(own) >= 2 * PAGE:
             moved = parts[own[0] : own[0] + PAGE]
-            content = _signed({
+            content = signed({
                 "format": PAGE_OF, "version": VERSION, "stream": escaped(stream), "parts": _encoded(moved)
             })  # fmt: skip
             page = _page(moved, _page_name(content), len(content))
@@ -243,27 +242,3 @@ def _number(found: dict[str, Any], name: str) -> int:
     if type(value) is not int or not 0 <= value <= MASK64:  # exactly: JSON's true is no number
         raise ValueError(f"{name} is {value!r}")
     return value
-
-
-def _signed(document: dict[str, Any]) -> bytes:
-    line = json.dumps(document, separators=(",", ":")).encode()
-    return b"%b\n%b\n" % (line, xxh3_64_hexdigest(line).encode())
-
-
-def _checked(content: bytes, form: str) -> dict[str, Any]:
-    """Return the JSON object of a file. Raises CorruptError."""
-    line, _, checksum = content.partition(b"\n")
-    if checksum != xxh3_64_hexdigest(line).encode() + b"\n":
-        raise CorruptError(f"a file of history ({form}) is damaged or incomplete: {_REMEDY}")
-    try:
-        found: dict[str, Any] = json.loads(line)
-        of, version = found["format"], found["version"]
-    except (ValueError, TypeError, KeyError) as error:
-        raise CorruptError(f"a file of history ({form}) is invalid ({error!r}): {_REMEDY}") from error
-    if of != form:
-        raise CorruptError(f"this file of history is no {form}: {_REMEDY}")
-    if version != VERSION:
-        raise CorruptError(
-            f"a file of history has format {version}; this version of tidelog reads format {VERSION}: upgrade it"
-        )
-    return found

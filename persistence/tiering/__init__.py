@@ -1,0 +1,12 @@
+"""Tiering: copies the sealed nodes of the store to an object store, as history objects (docs/history-format.md).
+
+    helper       the process that does all of this; the server starts it and sends it requests
+    tieringpass  one pass over all streams: entries become objects, which manifests then list
+    manifests    the manifests of the streams in the object store
+    ownership    one server or server group owns a prefix of the object store
+    source       reads streams and nodes from the store's file
+    objects      assembles an object, and compares what the object store returns with the source
+    objectstore  a directory or a bucket, with a hard time limit for each call
+
+Only ``helper`` and its protocol are used by the server. Nothing here runs in the server's process.
+"""

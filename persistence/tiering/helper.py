@@ -1,0 +1,108 @@
+"""The helper: the process that copies history to the object store. The server starts, supervises, and kills it.
+
+A process rather than a thread: encoding takes the GIL for seconds, and a driver that hangs can only be killed with its
+process. It reads requests from standard input, one JSON object per line, and writes lines to standard output:
+
+    {"url": ..., "server": ID, "seconds": 60}      the first line: the prefix, its owner, the limit of each call
+    {"directory": ..., "epoch": 0, "before": ms, "offset": -1, "seconds": 60}      a pass, see ``PassRequest``
+
+    {"calls": 9, "failed": 0, "objects": 1, "entries": 1000, "bytes": 5000}        the totals of the process
+    {..., "warning": "..."}                        a line for the server's log
+    {..., "done": true, "complete": true, "problems": []}      the end of a pass, or of the start
+    {..., "error": "..."}                          the last line: the process ends
+
+Rule 1: each step of the work writes a line, at most every PROGRESS seconds. The server kills a process that is silent
+for longer than a call may take.
+Rule 2: after an error, the process ends. The next one has new connections and reads the credentials again.
+Rule 3: it ends when its standard input is closed, because the server has ended then.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+from persistence.tiering.manifests import ManifestStore
+from persistence.tiering.objectstore import HistoryStore, HistoryStoreError
+from persistence.tiering.ownership import check_store, claim
+from persistence.tiering.tieringpass import PassRequest, TieringPass, TieringState
+from resp.errors import CorruptError
+
+PROGRESS: Final = 0.5  # seconds between two lines of progress
+NICE: Final = 5  # the server and its clients have precedence
+
+
+class Helper:
+    """The work of the process."""
+
+    def __init__(self, first: dict[str, Any], output: TextIO) -> None:
+        self._output = output
+        self._written = 0.0  # monotonic time of the last line
+        self._state = TieringState()
+        self._store = HistoryStore(first["url"], first["seconds"], self._progress)
+        self._server: str = first["server"]
+        self._manifests = ManifestStore(self._store, self._server, lambda text: self._write(warning=text))
+
+    def begin(self) -> None:
+        """Check the object store and the owner of the prefix. Raises HistoryStoreError, CorruptError."""
+        check_store(self._store)
+        claim(self._store, self._server)
+        self._write(done=True, complete=True, problems=[])
+
+    def serve(self, request: dict[str, Any]) -> None:
+        """Run a pass. Raises HistoryStoreError, CorruptError, OSError."""
+        self._store.seconds = request["seconds"]
+        wanted = PassRequest(Path(request["directory"]), request["epoch"], request["before"], request["offset"])
+        one = TieringPass(wanted, self._state, self._store, self._manifests, self._progress)
+        complete = one.run()
+        self._write(done=True, complete=complete, problems=one.problems)
+
+    def fail(self, text: str) -> None:
+        """Write the last line."""
+        self._write(error=text)
+
+    def _progress(self) -> None:
+        if time.monotonic() - self._written >= PROGRESS:
+            self._write()
+
+    def _write(self, **more: Any) -> None:
+        totals = self._state.totals
+        line = {
+            "calls": self._store.calls, "failed": self._store.failed, "objects": totals.objects,
+            "entries": totals.entries, "bytes": totals.bytes, **more,
+        }  # fmt: skip
+        self._output.write(json.dumps(line) + "\n")
+        self._output.flush()
+        self._written = time.monotonic()
+
+
+def main() -> None:
+    """Serve requests until standard input is closed, or until an error."""
+    output = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # drivers may print
+    os.nice(NICE)
+    requests: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(requests,), daemon=True).start()
+    helper = Helper(json.loads(requests.get()), output)
+    try:
+        helper.begin()
+        while True:
+            helper.serve(json.loads(requests.get()))
+    except (HistoryStoreError, CorruptError, OSError) as error:
+        helper.fail(str(error))
+    except Exception as error:  # noqa: BLE001 - the server logs it
+        helper.fail(f"bug: {error!r}")
+    output.flush()
+    os._exit(1)  # does not wait for threads with calls that hang
+
+
+def _receive(requests: queue.SimpleQueue[str]) -> None:
+    for line in sys.stdin:
+        requests.put(line)
+    os._exit(0)

@@ -1,0 +1,160 @@
+"""The manifests of the streams in the object store.
+
+Rule 1: a version of a manifest is created, never replaced. If another process has created the same number, this one
+stops, because another leader is active or was active meanwhile.
+Rule 2: objects and pages are written and verified before the manifest that lists them.
+Rule 3: before a process adds to a history that it finds, it compares the end of the history with the store
+(``agreed``). A stream can have been deleted and created again, and a new leader of replicas that do not wait for each
+other can lack entries that were copied. Parts that the store contradicts leave the manifest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from persistence.tiering.objects import digest_of
+from persistence.tiering.objectstore import HistoryStore, HistoryStoreError, MissingFileError
+from persistence.tiering.source import StoredStream, StoreView
+from resp.errors import CorruptError
+from storage.history import manifest as manifests
+from storage.history import objectfile
+from storage.history.manifest import Manifest, Part
+from storage.history.section import SectionEntries
+
+_NUMBERED: Final = re.compile(r"\d{20}\.json")
+SECTIONS: Final = 4  # of the end of a part, among which one with living entries is expected
+
+#: Calls a function with the store in a read transaction, and returns its result.
+Read = Callable[[Callable[[StoreView], bool]], bool]
+
+
+class ManifestStore:
+    """The manifests below a prefix."""
+
+    def __init__(self, store: HistoryStore, server: str, warn: Callable[[str], None]) -> None:
+        """``server``: the ID of the owner. ``warn``: called with a line for the log."""
+        self._store = store
+        self._server = server
+        self._warn = warn
+
+    def latest(self, stream: bytes, epoch: int) -> Manifest:
+        """Return the valid version of a manifest; one with the number 0 and without parts if there is none.
+
+        ``epoch``: that of this leader. Raises HistoryStoreError, CorruptError.
+        """
+        names = [name for name in self._store.names(_folder(stream)) if _NUMBERED.fullmatch(name)]
+        if not names:
+            return Manifest(stream, self._server, 0, epoch, 0)
+        found = self.load(stream, int(max(names)[:20]))
+        if found.epoch > epoch:
+            raise HistoryStoreError(
+                f"a later leader has written the history, in epoch {found.epoch}; this one has epoch {epoch}"
+            )
+        return found
+
+    def load(self, stream: bytes, number: int) -> Manifest:
+        """Return a version. Raises HistoryStoreError, CorruptError."""
+        name = f"{_folder(stream)}/{manifests.manifest_name(number)}"
+        try:
+            found = manifests.decode(self._store.read(name), stream)
+        except CorruptError as error:
+            raise CorruptError(f"{name}: {error}") from error
+        if found.server != self._server or found.number != number:
+            raise CorruptError(f"{name} belongs to another history (server {found.server}, number {found.number})")
+        return found
+
+    def extend(self, stream: StoredStream, number: int, part: Part, epoch: int) -> Manifest:
+        """Add an object to the version ``number`` (0: none), without parts whose entries were evicted.
+
+        Raises HistoryStoreError, CorruptError.
+        """
+        before = Manifest(stream.name, self._server, 0, epoch, part.first_ord)
+        if number:
+            before = self.load(stream.name, number)
+        trimmed = replace(before.trimmed(min(stream.first_ord, part.first_ord), epoch), number=number)
+        after, pages = trimmed.extended(part, epoch)
+        for page in pages:
+            name = f"{_folder(stream.name)}/{page.part.name}"
+            self._store.write(name, page.content)
+            self._compare(name, page.content)
+        self._create(after)
+        return after
+
+    def agreed(self, stream: StoredStream, found: Manifest, epoch: int, read: Read) -> Manifest:
+        """Return the valid version after the parts at its end that the store contradicts were removed.
+
+        Raises HistoryStoreError, CorruptError.
+        """
+        parts = found.parts
+        while parts and parts[-1].end_ord > stream.first_ord:
+            if parts[-1].level:
+                parts = ()
+            elif self._is_agreed(stream, parts[-1], read):
+                break
+            else:
+                parts = parts[:-1]
+        if parts == found.parts:
+            return found
+        dropped = found.parts[len(parts) :]
+        first, end = dropped[0].first_ord, found.end_ord
+        self._warn(
+            f"the history of {stream.name!r} differs from the store in the entries with the ordinals {first} to {end}:"
+            " its manifest no longer lists them, and those in the store are copied again"
+        )
+        first_ord = found.first_ord if parts else stream.first_ord
+        after = replace(found, number=found.number + 1, epoch=epoch, first_ord=first_ord, parts=parts)
+        self._create(after)
+        return after
+
+    def _is_agreed(self, stream: StoredStream, part: Part, read: Read) -> bool:
+        """Return whether the store has the living entries at the end of an object as the object has them."""
+        name = f"objects/{part.name}"
+        try:
+            records = objectfile.read_index(self._store.read(name, part.index_offset, part.size), part.size)
+            own = [record for record in records if record.head.stream == stream.name][-SECTIONS:]
+            for record in reversed(own):
+                stored = self._store.read(name, record.offset, record.offset + record.size)
+                entries = objectfile.open_section(record, stored)
+                compared: list[int] = []
+                if not read(lambda view, its=entries, count=compared: _compare(view, stream, its, count)):  # type: ignore[misc]
+                    return False
+                if compared:
+                    return True
+        except (MissingFileError, CorruptError) as error:
+            self._warn(f"{name}: {error}")
+        return False
+
+    def _create(self, version: Manifest) -> None:
+        name = f"{_folder(version.stream)}/{manifests.manifest_name(version.number)}"
+        content = version.encode()
+        if not self._store.create(name, content) and self._store.read(name) != content:
+            raise HistoryStoreError(f"{name} was written by another process: another leader uses this prefix")
+        self._compare(name, content)
+
+    def _compare(self, name: str, content: bytes) -> None:
+        if self._store.read(name) != content:
+            raise HistoryStoreError(f"{name} differs from what was written")
+
+
+def _compare(view: StoreView, stream: StoredStream, entries: SectionEntries, compared: list[int]) -> bool:
+    """Return whether the living entries in the range of a section are in it. Adds their ordinals to ``compared``."""
+    now = view.stream(stream.sid)
+    if now is None or now.next_ord < entries.head.end_ord:
+        return False
+    places = {ordinal: at for at, ordinal in enumerate(entries.ordinals)}
+    for node in view.between(now, max(entries.head.first_ord, now.first_ord), entries.head.end_ord):
+        own = [places[ordinal] for ordinal in node.ordinals if ordinal in places]
+        theirs = digest_of(
+            [entries.ordinals[at] for at in own], [entries.ids[at] for at in own], list(map(entries.fields, own))
+        )
+        if len(own) != len(node.ordinals) or theirs != digest_of(node.ordinals, node.ids, node.fields):
+            return False
+        compared += node.ordinals
+    return True
+
+
+def _folder(stream: bytes) -> str:
+    return f"streams/{manifests.directory_of(stream)}"

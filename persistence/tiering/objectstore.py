@@ -1,0 +1,239 @@
+"""The object store: a directory, or a bucket through fsspec (``s3://``, ``gs://``, ``abfs://``).
+
+Rule 1: no call waits longer than ``seconds`` (``tier-timeout``). Each one runs in a thread of its own. A driver that
+hangs is abandoned in that thread, and TimedOutError is raised; the process should then end.
+Rule 2: a file appears complete or not at all. A bucket guarantees this. In a directory, a file is written and synced
+under another name, which begins with a dot, and then renamed.
+Rule 3: ``create`` never replaces a file, even if two processes call it together.
+
+s3fs reads AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and so on; every driver reads FSSPEC_<PROTOCOL>='{"option": ...}'.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeVar
+
+from persistence.permissions import FOLDER, opener
+
+T = TypeVar("T")
+
+#: Schemes of tier-url, each with the package of its driver.
+DRIVERS: Final = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs"}
+AZURE: Final = ("abfs", "abfss", "az")
+
+
+class HistoryStoreError(Exception):
+    """Raised if the object store can't be used, refuses a call, or does not answer. A retry may help."""
+
+
+class TimedOutError(HistoryStoreError):
+    """Raised if the object store does not answer in time. The call may still take effect."""
+
+
+class MissingFileError(HistoryStoreError):
+    """Raised if the file does not exist."""
+
+
+def problem_of(url: str) -> str:
+    """Return why this can't be a value of ``tier-url``; "" if it can."""
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return "" if url.startswith("/") else "it must be an absolute path or a URL, such as s3://bucket/tide"
+    if scheme == "file":
+        return "" if rest.startswith("/") else "a file URL needs an absolute path, such as file:///mnt/tide"
+    if scheme not in DRIVERS:
+        return f"{scheme}:// is not supported: use a directory, s3://, gs://, or abfs://"
+    return "" if rest.strip("/") else "the name of the bucket is missing"
+
+
+class Files(Protocol):
+    """The files below a URL. Names are relative, with slashes. Calls raise OSError or what their driver raises."""
+
+    def names(self, folder: str) -> list[str]: ...
+    def read(self, name: str, start: int, end: int | None) -> bytes: ...
+    def write(self, name: str, data: bytes) -> None: ...
+    def create(self, name: str, data: bytes) -> None: ...
+    def remove(self, name: str) -> None: ...
+
+
+class LocalFiles:
+    """A directory. A write is durable when it returns."""
+
+    def __init__(self, path: str) -> None:
+        self._top = Path(path)
+
+    def names(self, folder: str) -> list[str]:
+        return [name for name in os.listdir(self._top / folder) if not name.startswith(".")]
+
+    def read(self, name: str, start: int, end: int | None) -> bytes:
+        with open(self._top / name, "rb") as file:
+            file.seek(start)
+            return file.read() if end is None else file.read(end - start)
+
+    def write(self, name: str, data: bytes) -> None:
+        self._put(name, data, os.replace)
+
+    def create(self, name: str, data: bytes) -> None:
+        self._put(name, data, os.link)
+
+    def remove(self, name: str) -> None:
+        (self._top / name).unlink()
+
+    def _put(self, name: str, data: bytes, rename: Callable[[Path, Path], None]) -> None:
+        path = self._top / name
+        if not self._top.is_dir():  # perhaps it is not mounted; a new one would be on another disk
+            raise NotADirectoryError(f"{self._top} is no directory: mount it, or create it")
+        path.parent.mkdir(mode=FOLDER, parents=True, exist_ok=True)
+        temporary = path.parent / f".{secrets.token_hex(8)}"
+        try:
+            with open(temporary, "xb", opener=opener) as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            rename(temporary, path)
+        finally:
+            with suppress(FileNotFoundError):
+                temporary.unlink()
+        descriptor = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+class BucketFiles:
+    """A bucket, or a prefix in it, through fsspec."""
+
+    def __init__(self, url: str) -> None:
+        import fsspec
+
+        found: tuple[Any, str] = fsspec.core.url_to_fs(url)
+        self._files, path = found
+        self._top = path.rstrip("/")
+        # adlfs has another option for the same condition of the request
+        self._exclusive: dict[str, Any] = (
+            {"overwrite": False} if url.partition("://")[0] in AZURE else {"mode": "create"}
+        )  # fmt: skip
+
+    def names(self, folder: str) -> list[str]:
+        self._files.invalidate_cache()
+        found = self._files.ls(self._at(folder), detail=False)
+        return [name.rstrip("/").rpartition("/")[2] for name in found]
+
+    def read(self, name: str, start: int, end: int | None) -> bytes:
+        data: bytes = self._files.cat_file(self._at(name), start=start or None, end=end)
+        return data
+
+    def write(self, name: str, data: bytes) -> None:
+        self._files.pipe_file(self._at(name), data)
+
+    def create(self, name: str, data: bytes) -> None:
+        self._files.pipe_file(self._at(name), data, **self._exclusive)
+
+    def remove(self, name: str) -> None:
+        self._files.rm_file(self._at(name))
+
+    def _at(self, name: str) -> str:
+        return f"{self._top}/{name}"
+
+
+class HistoryStore:
+    """The files below a URL, with time limits. Every method may raise HistoryStoreError."""
+
+    def __init__(self, url: str, seconds: float, progress: Callable[[], None]) -> None:
+        """``seconds``: the time limit of each call. ``progress``: called before and after each call."""
+        self.url: Final = url
+        self.seconds = seconds
+        self.calls = 0
+        self.failed = 0  # calls, including those that exceeded their time
+        self._progress = progress
+        self._files: Files | None = None
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names of the files in a folder; [] if there are none."""
+        try:
+            return self._call(f"list {folder}", lambda files: files.names(folder))
+        except MissingFileError:
+            return []
+
+    def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        """Return the bytes of a file from ``start`` to before ``end``. Raises MissingFileError."""
+        return self._call(f"read {name}", lambda files: files.read(name, start, end))
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file, or replace it."""
+        self._call(f"write {name}", lambda files: files.write(name, data))
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write a file. Return False if it exists, which can be the result of an earlier attempt of the driver."""
+        try:
+            self._call(f"create {name}", lambda files: files.create(name, data))
+        except FileExistsError:
+            return False
+        return True
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it exists."""
+        with suppress(MissingFileError):
+            self._call(f"remove {name}", lambda files: files.remove(name))
+
+    def _call(self, what: str, call: Callable[[Files], T]) -> T:
+        self.calls += 1
+        self._progress()
+        try:
+            return within(self.seconds, lambda: call(self._opened()))
+        except FileExistsError:
+            raise
+        except FileNotFoundError as error:
+            raise MissingFileError(f"can't {what}: it does not exist") from error
+        except TimeoutError:
+            self.failed += 1
+            raise TimedOutError(f"can't {what}: no answer within {self.seconds:g} s") from None
+        except Exception as error:
+            self.failed += 1
+            raise HistoryStoreError(f"can't {what}: {type(error).__name__}: {error}") from error
+        finally:
+            self._progress()
+
+    def _opened(self) -> Files:
+        files = self._files
+        if files is None:
+            scheme, separator, rest = self.url.partition("://")
+            if not separator or scheme == "file":
+                files = LocalFiles(rest if separator else self.url)
+            else:
+                try:
+                    files = BucketFiles(self.url)
+                except ImportError as error:
+                    raise HistoryStoreError(
+                        f"a package is not installed ({error}): pip install 'tidelog[history]' {DRIVERS[scheme]}"
+                    ) from error
+            self._files = files
+        return files
+
+
+def within(seconds: float, call: Callable[[], T]) -> T:
+    """Call a function in a thread of its own. Raises TimeoutError if it has not returned after this time."""
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except BaseException as error:  # noqa: BLE001 - raised again by the caller
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="object store", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if errors:
+        raise errors[0]
+    if not results:
+        raise TimeoutError
+    return results[0]

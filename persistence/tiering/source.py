@@ -1,0 +1,224 @@
+"""Reads streams and sealed nodes from the file of the store, in read transactions of the helper's process.
+
+Rule 1: a node is *due* if another node of its stream follows it in the store and, with an age, all of its entries are
+older. The last stored node can be the active node, and is never due.
+Rule 2: a read transaction prevents LMDB from reusing pages. It is open only while entries are read, never during a call
+to the object store.
+Rule 3: the file can have been replaced or have grown since the last transaction, so each one opens it again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+from zlib import crc32
+
+import lmdb
+
+from persistence.layout import CRC, MARKS_KEY, NODE_KEY, STREAM, U64, signed
+from persistence.lmdbfile import SMALLEST_MAP, reported
+from persistence.storecopy import DATABASES, MARKS, META, NODES, STREAMS
+from resp.errors import CorruptError
+from storage.history.section import fields_of
+from storage.model.tombstones import BITS, Tombstones
+from storage.nodes.packed import new_decompressor, open_packed
+from storage.streams import metadata
+
+NO_END = 1 << 63  # instead of the end of the last node, which is the end of its stream
+AGELESS = -1  # instead of an age: all nodes that another one follows are due
+
+
+@dataclass(frozen=True, slots=True)
+class StoredStream:
+    """A stream in the store."""
+
+    sid: int
+    name: bytes
+    first_ord: int
+    next_ord: int
+    tombstones: int  # their number
+
+
+class StoredEntries(NamedTuple):
+    """The living entries of a part of a node. The part covers the ordinals [first_ord, end_ord)."""
+
+    first_ord: int
+    end_ord: int
+    ordinals: list[int]
+    ids: list[int]
+    fields: list[bytes]  # RESP arrays of fields and values
+
+
+class StoreView:
+    """The store in one read transaction."""
+
+    def __init__(self, path: Path, txn: lmdb.Transaction, databases: dict[bytes, lmdb._Database]) -> None:
+        self._path = path
+        self._txn = txn
+        self._databases = databases
+        self._decompressor = new_decompressor()
+
+    @property
+    def offset(self) -> int:
+        """The log offset of the store. Raises CorruptError."""
+        raw = bytes(self._txn.get(b"offset", db=self._databases[DATABASES[META]]) or b"")
+        if not raw:
+            return 0
+        if raw != signed(b"offset", raw[CRC.size :]):
+            raise CorruptError(f"{self._path}: its offset is damaged")
+        return int(U64.unpack_from(raw, CRC.size)[0])
+
+    def stream(self, sid: int) -> StoredStream | None:
+        """Return a stream; None if there is none, or if it has delayed entries only. Raises CorruptError."""
+        raw = self._txn.get(U64.pack(sid), db=self._databases[DATABASES[STREAMS]])
+        return None if raw is None else self._unpacked(U64.pack(sid), bytes(raw))
+
+    def next_due(self, after: int, copied_to: Callable[[int], int], before: int) -> StoredStream | None:
+        """Return the first stream with a sid above ``after`` that has a due node; None if there is none.
+
+        ``copied_to``: returns the ordinal up to which the entries of a sid were copied. ``before``: ms since epoch, or
+        AGELESS. Raises CorruptError.
+        """
+        cursor = self._txn.cursor(db=self._databases[DATABASES[STREAMS]])
+        there = cursor.set_range(U64.pack(after + 1))
+        while there:
+            key, value = bytes(cursor.key()), bytes(cursor.value())
+            stream = self._unpacked(key, value)
+            if stream is not None and self._is_due(stream, max(copied_to(stream.sid), stream.first_ord), before):
+                return stream
+            there = cursor.next()
+        return None
+
+    def entries(self, stream: StoredStream, lo: int, before: int) -> Iterator[StoredEntries]:
+        """Yield the living entries of the due nodes from ordinal ``lo`` on, one item per node. Raises CorruptError."""
+        expected = lo
+        for key, end, below in self._keys(stream.sid, lo):
+            if below is None or not _is_older(below, before):
+                return
+            _, first, _ = NODE_KEY.unpack(key)
+            missing = first - expected
+            if missing > 0 and self._tombstones(stream.sid, expected, first).count(expected, first) != missing:
+                raise CorruptError(f"{self._path}: stream {stream.sid} lacks the nodes from {expected} to {first}")
+            yield self._living(stream, max(lo, first), first, end, self._node(key))
+            expected = end
+
+    def between(self, stream: StoredStream, lo: int, hi: int) -> Iterator[StoredEntries]:
+        """Yield the living entries of [lo, hi), of all nodes. Raises CorruptError."""
+        for key, end, _ in self._keys(stream.sid, lo):
+            _, first, _ = NODE_KEY.unpack(key)
+            if first >= hi:
+                return
+            found = self._living(stream, max(lo, first), first, min(end, stream.next_ord), self._node(key))
+            count = bisect_left(found.ordinals, hi)
+            yield StoredEntries(
+                found.first_ord, min(found.end_ord, hi), found.ordinals[:count], found.ids[:count], found.fields[:count]
+            )
+
+    def _unpacked(self, key: bytes, value: bytes) -> StoredStream | None:
+        (crc,) = CRC.unpack_from(value)
+        if crc32(value[CRC.size :], crc32(key)) != crc:
+            raise CorruptError(f"{self._path}: the entry {key!r} is damaged")
+        *_, length = STREAM.unpack_from(value, CRC.size)
+        at = CRC.size + STREAM.size
+        raw = value[at + length :]
+        if metadata.is_companion(raw):
+            return None
+        (sid,) = U64.unpack(key)
+        meta = metadata.unpack(sid, raw)
+        return StoredStream(sid, value[at : at + length], meta.first_ord, meta.next_ord, meta.tombstones)
+
+    def _is_due(self, stream: StoredStream, lo: int, before: int) -> bool:
+        found = next(self._keys(stream.sid, lo), None)
+        return found is not None and found[2] is not None and _is_older(found[2], before)
+
+    def _keys(self, sid: int, lo: int) -> Iterator[tuple[bytes, int, int | None]]:
+        """Yield the nodes from the one with ordinal ``lo`` on: the key, the ordinal after the node, and the ID that its
+        entries are below (None: it is the last node)."""
+        cursor = self._txn.cursor(db=self._databases[DATABASES[NODES]])
+        prefix = U64.pack(sid)
+        there = cursor.set_range(NODE_KEY.pack(sid, lo, b"\xff" * 16))
+        there = cursor.prev() if there else cursor.last()
+        if not there or bytes(cursor.key())[: U64.size] != prefix:
+            there = cursor.set_range(prefix)
+        key = bytes(cursor.key())
+        while there and key[: U64.size] == prefix:
+            there = cursor.next()
+            following = bytes(cursor.key())
+            if there and following[: U64.size] == prefix:
+                _, end, below = NODE_KEY.unpack(following)
+                if end > lo:
+                    yield key, end, int.from_bytes(below, "big")
+            else:
+                yield key, NO_END, None
+            key = following
+
+    def _node(self, key: bytes) -> bytes:
+        blob = self._txn.get(key, db=self._databases[DATABASES[NODES]])
+        if blob is None:
+            raise CorruptError(f"{self._path}: a node is missing")
+        return bytes(blob)
+
+    def _living(self, stream: StoredStream, lo: int, first: int, end: int, blob: bytes) -> StoredEntries:
+        node = open_packed(blob, self._decompressor).unpack()
+        stop = min(end, first + len(node))
+        begin = max(lo, stream.first_ord)
+        ranges = [(begin, stop)] if begin < stop else []
+        if stream.tombstones and ranges:
+            ranges = self._tombstones(stream.sid, first, end).live_ranges(begin, stop)
+        ordinals: list[int] = []
+        ids: list[int] = []
+        wires: list[bytes] = []
+        for start, after in ranges:
+            ordinals += range(start, after)
+            ids += node.ids(start - first, after - first)
+            wires += node.each(start - first, after - first)
+        return StoredEntries(lo, end, ordinals, ids, [fields_of(wire) for wire in wires])
+
+    def _tombstones(self, sid: int, lo: int, hi: int) -> Tombstones:
+        """Return the tombstones of the chunks with ordinals in [lo, hi)."""
+        found = Tombstones()
+        marks = self._databases.get(DATABASES[MARKS])
+        if marks is None:
+            return found
+        cursor = self._txn.cursor(db=marks)
+        there = cursor.set_range(MARKS_KEY.pack(sid, lo >> BITS))
+        while there:
+            key, value = bytes(cursor.key()), bytes(cursor.value())
+            its_sid, chunk = MARKS_KEY.unpack(key)
+            if its_sid != sid or chunk > hi >> BITS:
+                break
+            if value != signed(key, value[CRC.size :]):
+                raise CorruptError(f"{self._path}: the deleted entries of stream {sid} are damaged")
+            found.restore(chunk, value[CRC.size :])
+            there = cursor.next()
+        return found
+
+
+def _is_older(below: int, before: int) -> bool:
+    """Return whether entries with IDs below this one are older than ``before`` (ms since epoch, or AGELESS)."""
+    return before == AGELESS or below >> 64 <= before
+
+
+@contextmanager
+def opened(directory: Path) -> Iterator[StoreView]:
+    """Open the store in this directory in a read transaction. Raises CorruptError, OSError."""
+    path = directory / "data.mdb"
+    size = path.stat().st_size
+    with reported(path):
+        env = lmdb.open(
+            str(directory), map_size=max(SMALLEST_MAP, 2 * size), max_dbs=len(DATABASES), readonly=True, create=False,
+            readahead=False,
+        )  # fmt: skip
+        try:
+            with env.begin() as txn:
+                there = set(map(bytes, txn.cursor().iternext(keys=True, values=False)))
+                databases = {
+                    name: env.open_db(name, txn=txn, create=False) for name in DATABASES if name in there
+                }  # fmt: skip
+                yield StoreView(path, txn, databases)
+        finally:
+            env.close()

@@ -1,0 +1,5 @@
+"""Tiering: the server's side of the copies in an object store.
+
+    tiering        decides when a pass is due, and counts what passes do
+    helperprocess  starts, supervises, and kills the process that does the work (``persistence.tiering.helper``)
+"""

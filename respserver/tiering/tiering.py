@@ -1,0 +1,195 @@
+"""Schedules the passes of the helper process, and keeps their statistics.
+
+Rule 1: only a leader runs a helper; in a server group, one with a valid lease. The helper is killed when this ends.
+Rule 2: an error never affects clients. The helper is replaced, and the next attempt follows after RETRY_MS.
+Rule 3: in a server group, and with ``replica-acks``, only confirmed records are copied.
+
+Decision: a pass runs every ``tier-interval`` and copies everything that is due, rather than each node as soon as it is
+due. The number of objects then depends on the interval, not on the number of nodes: one object per interval on a quiet
+server, objects of 64 MB on a busy one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from persistence import nodeid
+from resp.errors import CorruptError
+from respserver.observe.stats import TierStats
+from respserver.runtime.parts import RuntimeParts, ServerPart
+from respserver.runtime.threads import in_thread
+from respserver.tiering.helperprocess import HelperError, HelperProcess
+
+RETRY_MS: Final = 30_000  # after an error, at most
+SOON_MS: Final = 1000  # until the rest of a pass that met unconfirmed records, and after an error, at least
+AGELESS: Final = -1  # see ``persistence.tiering.source``
+TOTALS: Final = ("objects", "entries", "bytes", "calls", "failed")  # in the lines of the helper
+
+
+class TierLeadership(Protocol):
+    """The leadership of a member of a server group, see ``GroupMembership``."""
+
+    @property
+    def epoch_led(self) -> int:
+        """The epoch in which this member leads with a valid lease; 0 if it does not."""
+
+    @property
+    def group_id(self) -> str:
+        """40 hex digits; "" until the member has joined."""
+
+
+class Tiering(ServerPart):
+    """Copies the history to the object store. Without ``tier-url``, it does nothing."""
+
+    def __init__(self, parts: RuntimeParts, group: TierLeadership | None) -> None:
+        """``group``: None if this server is in no server group."""
+        super().__init__(parts)
+        self._group = group
+        self._task: asyncio.Task[None] | None = None
+        self._helper: HelperProcess | None = None
+        self._began = 0  # the epoch for which the helper was started
+        self._idle_since: int | None = None  # ms (monotonic): end of the last pass; None: there was none
+        self._retry: int | None = None  # ms until the next pass; None: tier-interval
+        self._covered = 0  # ms since epoch: start of the last complete pass; 0: none yet
+        self._ended: Counter[str] = Counter()  # the totals of the helpers that have ended
+        self._totals: Counter[str] = Counter()  # those of the current helper
+        self._passes = self._errors = 0
+        self._error = ""  # of the last pass
+        self._works = False  # the last pass had no error
+
+    # -- time ------------------------------------------------------------------------------------------------
+    def on_time(self) -> None:
+        """Start a pass if it is due, or kill the helper of a server that no longer leads. Called ``hz`` times a
+        second."""
+        if not self._config.tier_url:
+            return
+        epoch = self._epoch()
+        if self._helper is not None and epoch != self._began:
+            self._helper.kill()
+            if self._task is None:
+                self._task = self._loop.create_task(self._discard())
+        if self._task is None and epoch is not None and self._is_due():
+            self._task = self._loop.create_task(self._run(epoch))
+
+    def _is_due(self) -> bool:
+        wait = self._config.tier_interval * 1000 if self._retry is None else self._retry
+        return self._idle_since is None or self._clock.mono() >= self._idle_since + wait
+
+    async def finish(self) -> None:
+        """Kill the helper. Called at shutdown."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._end_helper()
+
+    def _epoch(self) -> int | None:
+        """Return the epoch in which this server leads, 0 without a server group; None if it does not lead."""
+        if self._data.follower or self._gates.loading:
+            return None
+        if self._group is None:
+            return 0
+        return self._group.epoch_led or None
+
+    # -- a pass ----------------------------------------------------------------------------------------------
+    async def _run(self, epoch: int) -> None:
+        self._retry = None
+        try:
+            await self._pass(epoch, self._clock.now())
+        except HelperError as error:
+            self._retry = min(RETRY_MS, max(self._config.tier_interval * 1000, SOON_MS))
+            await self._end_helper()
+            if self._epoch() == epoch:  # otherwise, it was killed because this server does not lead
+                self._fail(str(error))
+        except Exception as error:  # noqa: BLE001 - a bug must not end the passes
+            self._retry = RETRY_MS
+            await self._end_helper()
+            self._logger.trace("Bug in tiering", error)
+        finally:
+            self._idle_since = self._clock.mono()
+            self._task = None
+
+    async def _discard(self) -> None:
+        try:
+            await self._end_helper()
+        finally:
+            self._task = None
+
+    async def _pass(self, epoch: int, now: int) -> None:
+        """Run a pass. Raises HelperError."""
+        config = self._config
+        if self._helper is None or self._began != epoch:
+            await self._end_helper()
+            server = self._owner()
+            self._began = epoch
+            self._helper = await HelperProcess.start(self._note)
+            first = {"url": config.tier_url, "server": server, "seconds": config.tier_timeout}
+            await self._helper.request(first, config.tier_timeout)
+        age = config.tier_after * 1000
+        request = {
+            "directory": str(self._data.disk.store.path.parent), "epoch": epoch, "offset": self._confirmed(),
+            "before": now - age if age else AGELESS, "seconds": config.tier_timeout,
+        }  # fmt: skip
+        line = await self._helper.request(request, config.tier_timeout)
+        if line["problems"]:
+            self._fail("; ".join(line["problems"]))
+            return
+        if not self._works:
+            self._logger.notice(f"History is copied to {config.tier_url}")
+        self._works, self._error = True, ""
+        self._passes += 1
+        if line["complete"]:
+            self._covered = now
+        else:
+            self._retry = SOON_MS
+
+    def _owner(self) -> str:
+        """Return the ID that owns the prefix: that of the server group or of this server. Raises HelperError."""
+        if self._group is not None:
+            return self._group.group_id
+        try:
+            return nodeid.load(Path(self._config.dir))
+        except (OSError, CorruptError) as error:
+            raise HelperError(f"this server has no ID: {error}") from error
+
+    def _confirmed(self) -> int:
+        """Return the log offset up to which records may be copied; -1: no limit."""
+        confirmation = self._ticks.confirmation
+        return max(0, confirmation.confirmed()) if confirmation.needed() else -1
+
+    def _note(self, line: dict[str, Any]) -> None:
+        """Note a line of the helper."""
+        self._totals = Counter({name: line[name] for name in TOTALS})
+        if "warning" in line:
+            self._logger.warning(f"History: {line['warning']}")
+
+    def _fail(self, error: str) -> None:
+        self._works = False
+        self._errors += 1
+        if error != self._error:
+            self._error = error
+            self._logger.warning(
+                f"History can't be copied to {self._config.tier_url}: {error}. Nothing is lost, and writes continue"
+            )
+
+    async def _end_helper(self) -> None:
+        helper, self._helper = self._helper, None
+        if helper is None:
+            return
+        await helper.ended()
+        self._ended.update(self._totals)
+        self._totals = Counter()
+        with suppress(OSError):  # the store was closed
+            await in_thread(self._data.disk.store.forget_dead_readers)
+
+    # -- statistics ------------------------------------------------------------------------------------------
+    def stats(self) -> TierStats:
+        total = self._ended + self._totals
+        return TierStats(
+            bool(self._config.tier_url), self._task is not None, not self._error, self._error, self._passes,
+            self._errors, total["objects"], total["entries"], total["bytes"], total["calls"], total["failed"],
+            max(0, self._clock.now() - self._covered) // 1000 if self._covered else -1,
+        )  # fmt: skip

@@ -1,0 +1,183 @@
+"""Tiering with the real program: a directory and S3, kills, replicas, and a change of the leader."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from persistence.tiering.objectstore import HistoryStore
+from persistence.tiering.ownership import claim
+from respserver.config.conffile import ConfigError
+from respserver.config.config import Config
+from tests.persistence.tiering.kit import Entry, History
+from tests.tidelog.jobs.s3kit import s3_bucket
+from tests.waiting import eventually
+from tests.wire.rawclient import Raw
+from tidelog.testing import Server, running_server
+
+NODE = 10
+
+
+@contextmanager
+def tiered(url: Path | str, **config: str | int) -> Iterator[Server]:
+    options: dict[str, Any] = {"tier_url": str(url), "tier_after": 0, "tier_interval": 0, **config}
+    with running_server(stream_node_max_entries=NODE, **options) as server:
+        yield server
+
+
+def following(url: Path, leader: Server) -> AbstractContextManager[Server]:
+    return tiered(url, replicaof=f"{leader.host} {leader.port}")
+
+
+def fields(client: Raw) -> dict[str, str]:
+    """Return the fields of INFO about tiering."""
+    lines = client("INFO", "persistence").decode().splitlines()
+    return dict(line.split(":", 1) for line in lines if line.startswith("tier_"))
+
+
+def add(client: Raw, count: int, key: str = "a") -> list[Entry]:
+    """Append entries, write a checkpoint, and return all entries."""
+    assert len(client.pipeline(*[("XADD", key, "*", "n", str(number)) for number in range(count)])) == count
+    assert client("SAVE") == b"OK"
+    return list(client("XRANGE", key, "-", "+"))
+
+
+def await_copy(target: Path | HistoryStore, entries: list[Entry], key: bytes = b"a") -> None:
+    """Wait until all entries but those of the last node are in the history, and compare."""
+    eventually(lambda: len(History(target).entries(key)) >= len(entries) - NODE, "the entries were not copied")
+    history = History(target).entries(key)
+    assert history == entries[: len(history)]
+
+
+def helpers(server: Server) -> list[int]:
+    """Return the process IDs of the helpers of a server."""
+    tasks = Path(f"/proc/{server.pid}/task").glob("*/children")
+    return [int(pid) for children in tasks for pid in children.read_text().split()]
+
+
+def test_a_directory_and_kills_of_the_helper_and_the_server(tmp_path: Path) -> None:
+    with tiered(tmp_path, save="") as server:
+        with Raw(server.port) as client:
+            await_copy(tmp_path, add(client, 95))
+            (old,) = eventually(lambda: helpers(server))
+            os.kill(old, signal.SIGKILL)
+            await_copy(tmp_path, add(client, 30))
+            assert fields(client)["tier_errors"] != "0"
+            (new,) = eventually(lambda: helpers(server))
+            assert new != old
+            entries = add(client, 30)
+        server.kill()
+        eventually(lambda: not alive(new), "the helper outlived its server")
+        server.start()
+        with Raw(server.port) as client:
+            await_copy(tmp_path, entries)
+            eventually(lambda: fields(client)["tier_last_status"] == "ok" and int(fields(client)["tier_passes"]) > 1)
+            assert 0 <= int(fields(client)["tier_lag_seconds"]) < 60
+            assert any("History is copied to" in line for line in server.output)
+            last = helpers(server)
+    assert last
+    assert not any(map(alive, last))
+
+
+def alive(pid: int) -> bool:
+    """Return whether a process runs. One that has ended can remain until its parent notices it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_s3(tmp_path: Path) -> None:
+    with s3_bucket() as bucket:
+        url = f"{bucket}/{tmp_path.name}"
+        with tiered(url) as server, Raw(server.port) as client:
+            await_copy(HistoryStore(url, 60, lambda: None), add(client, 95))
+
+
+def test_the_prefix_of_another_server(tmp_path: Path) -> None:
+    claim(HistoryStore(str(tmp_path), 60, lambda: None), "7" * 40)
+    with tiered(tmp_path) as server, Raw(server.port) as client:
+        add(client, 25)
+        eventually(
+            lambda: f"belongs to another server or server group (ID {'7' * 40}" in fields(client)["tier_last_error"]
+        )
+        assert fields(client)["tier_last_status"] == "err"
+        assert not isinstance(client("XADD", "a", "*", "f", "v"), str), "writes continue"
+        assert any("Nothing is lost, and writes continue" in line for line in server.output)
+
+
+def test_the_target_appears_later(tmp_path: Path) -> None:
+    target = tmp_path / "later"
+    with tiered(target) as server, Raw(server.port) as client:
+        entries = add(client, 25)
+        eventually(lambda: "is no directory" in fields(client)["tier_last_error"])
+        target.mkdir()
+        await_copy(target, entries)
+        eventually(lambda: fields(client)["tier_last_error"] == "")
+
+
+def test_a_replica_copies_nothing(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.mkdir()
+    with running_server(stream_node_max_entries=NODE) as leader, following(target, leader) as replica, \
+            Raw(leader.port) as client, Raw(replica.port) as reader:  # fmt: skip
+        entries = add(client, 45)
+        eventually(lambda: reader("XLEN", "a") == 45)
+        assert reader("SAVE") == b"OK"
+        assert (helpers(replica), list(target.iterdir())) == ([], [])
+        assert fields(reader)["tier_lag_seconds"] == "-1"
+        reader("REPLICAOF", "NO", "ONE")
+        await_copy(target, entries)
+        (helper,) = eventually(lambda: helpers(replica))
+        reader("REPLICAOF", leader.host, leader.port)
+        eventually(lambda: not alive(helper))
+
+
+def test_the_next_leader_of_a_group_continues(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.mkdir()
+    group: dict[str, str | int] = {
+        "group": "tide", "coordinator": f"file://{tmp_path}/coordinator", "min_in_sync": 1, "group_lease": 2000,
+    }  # fmt: skip
+    with tiered(target, **group) as one, tiered(target, **group) as two:
+        leader, other = eventually(lambda: _leader_of(one, two))
+        with Raw(leader.port) as client, Raw(other.port) as reader:
+            await_copy(target, add(client, 45))
+            assert helpers(other) == []
+            eventually(lambda: reader("XLEN", "a") == 45)
+            eventually(lambda: b"group_in_sync:2" in client("INFO", "replication"))
+        leader.kill()
+        eventually(lambda: _leads(other))
+        with Raw(other.port) as client:
+            entries = eventually(lambda: _added(client))
+            await_copy(target, entries)
+        names = sorted(path.name for path in (target / "objects").iterdir())
+        assert len({name.partition("-")[0] for name in names}) == 2, "the epochs of both leaders"
+
+
+def _leads(server: Server) -> bool:
+    with Raw(server.port) as client:
+        found = client("INFO", "replication")
+    return b"role:master" in found and b"group_phase:leading" in found
+
+
+def _leader_of(one: Server, two: Server) -> tuple[Server, Server] | None:
+    return (one, two) if _leads(one) else (two, one) if _leads(two) else None
+
+
+def _added(client: Raw) -> list[Entry]:
+    if isinstance(client("XADD", "a", "*", "n", "first"), str):
+        return []  # not yet writable
+    return add(client, 30)
+
+
+@pytest.mark.parametrize("url", ["relative/path", "ftp://host/tide", "s3://"])
+def test_an_invalid_url_is_refused_at_the_start(url: str) -> None:
+    with pytest.raises(ConfigError, match=f"tier-url {url}: "):
+        Config.load(["--tier-url", url])
