@@ -25,6 +25,7 @@ import queue
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TextIO
 
@@ -86,7 +87,8 @@ def main() -> None:
     """Serve requests until standard input is closed, or until an error."""
     output = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # drivers may print
-    os.nice(NICE)
+    with suppress(OSError):  # the filter of system calls in our units for systemd refuses it
+        os.nice(NICE)
     requests: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(requests,), daemon=True).start()
     helper = Helper(json.loads(requests.get()), output)

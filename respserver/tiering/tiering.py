@@ -68,6 +68,8 @@ class Tiering(ServerPart):
         if not self._config.tier_url:
             return
         epoch = self._epoch()
+        if epoch is None:  # the next leader has a lag; this server begins again if it leads again
+            self._covered, self._idle_since, self._error, self._works = 0, None, "", False
         if self._helper is not None and epoch != self._began:
             self._helper.kill()
             if self._task is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -55,6 +56,23 @@ def test_an_error_ends_the_helper(tmp_path: Path) -> None:
         await helper.ended()
 
     asyncio.run(run())
+
+
+def test_a_system_that_refuses_another_priority(tmp_path: Path) -> None:
+    code = """
+import os
+def refuse(_): raise PermissionError
+os.nice = refuse
+from persistence.tiering.helper import main
+main()
+"""
+    helper = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with helper:
+        assert helper.stdin is not None
+        assert helper.stdout is not None
+        helper.stdin.write(json.dumps(first(tmp_path)) + "\n")
+        helper.stdin.flush()
+        assert any("done" in json.loads(line) for line in iter(helper.stdout.readline, ""))
 
 
 def test_a_helper_ends_with_its_server() -> None:

@@ -137,6 +137,8 @@ def test_a_replica_copies_nothing(tmp_path: Path) -> None:
         (helper,) = eventually(lambda: helpers(replica))
         reader("REPLICAOF", leader.host, leader.port)
         eventually(lambda: not alive(helper))
+        eventually(lambda: fields(reader)["tier_lag_seconds"] == "-1")
+        assert fields(reader)["tier_last_status"] == "ok"
 
 
 def test_the_next_leader_of_a_group_continues(tmp_path: Path) -> None:
