@@ -34,9 +34,8 @@ class Granted:
         return [str(entry) for entry in entries]
 
 
-@contextmanager
-def granted(server: Server, *programs: str, **names: str | list[str]) -> Iterator[Granted]:
-    """A user with the rules of these rows; ``T="orders"`` puts names in place of letters, a list repeats a rule."""
+def rules_of(*programs: str, **names: str | list[str]) -> list[str]:
+    """The rules of these rows; ``T="orders"`` puts names in place of letters, a list repeats a rule."""
     rules: list[str] = []
     for program in programs:
         for rule in ROWS[program].split():
@@ -45,9 +44,16 @@ def granted(server: Server, *programs: str, **names: str | list[str]) -> Iterato
                 each = [given] if isinstance(given, str) else given
                 made = [re.sub(rf"\b{letter}\b", name, one) for one in made for name in each]
             rules += made if rule[0] in "~%" else [rule]
+    return list(dict.fromkeys(rules))
+
+
+@contextmanager
+def granted(server: Server, *programs: str, **names: str | list[str]) -> Iterator[Granted]:
+    """A user with the rules of these rows, see ``rules_of``."""
+    rules = rules_of(*programs, **names)
     with server.client() as client:
         redis = client.redis
-        redis.execute_command("ACL", "SETUSER", "limited", "reset", "on", ">secret", *dict.fromkeys(rules))
+        redis.execute_command("ACL", "SETUSER", "limited", "reset", "on", ">secret", *rules)
         redis.execute_command("ACL", "LOG", "RESET")
         try:
             yield Granted(server, server.url.replace("redis://", "redis://limited:secret@"))

@@ -51,9 +51,9 @@ def declaration(app: str) -> str:
     return f"app:{app}:declaration"
 
 
-def starts(app: str, processor: str, partition: int, entry_id: str) -> str:
-    """Return the key of the number of starts of an event."""
-    return f"app:{app}:tried:{processor}:{partition}:{entry_id}"
+def starts(app: str, processor: str, partition: int, entry_id: str, tag: str = "") -> str:
+    """Return the key of the number of starts of an event. ``tag``: as for ``owner``."""
+    return f"app:{app}:tried:{processor}:{tag or partition}:{entry_id}"
 
 
 def seen(app: str, processor: str) -> str:

@@ -23,11 +23,12 @@ from tidelog import Client
 from tidelog.client.steps import run
 from tidelog.topics import Topic
 from tidelog.transport.asyncconnection import LostError
-from tidelog.transport.slots import slot_of
-from tidelog.workers import App, DeadLetter, Event, Worker
+from tidelog.transport.slots import hash_tag, slot_of
+from tidelog.workers import App, DeadLetter, Event, Park, Worker, keys
+from tidelog.workers.coordination import pauses
 from tidelog.workers.coordination.clusterlines import RoutedChannel
 from tidelog.workers.declare.errors import AppError
-from tidelog.workers.operate import deletion, status
+from tidelog.workers.operate import control, deletion, status
 
 PARTITIONS = 8
 KEYS = [f"key-{number}" for number in range(40)]
@@ -268,6 +269,42 @@ async def test_dead_letters_of_both_groups(groups: Groups, client: Client, monke
     letters = client.trange("orders.dead:0", "-", "+")
     assert sorted(int(dict(each.pairs)[b"id"]) for each in letters) == [*range(80)]
     await topic.close()
+
+
+@in_loop
+async def test_parked_keys_are_in_the_slots_of_their_partitions(groups: Groups, client: Client) -> None:
+    """A key that was parked under a name without a hash tag is not processed, either, until it is resumed."""
+    app = App("shop", url_of(groups), lease=3.0, grace=5.0)
+    topic, seen, broken = orders(app, PARTITIONS), Seen(), True
+
+    @app.each(topic, ordering="key", on_error=[Park()])
+    async def bill(order: Order) -> None:
+        if order.key == KEYS[1] and broken:
+            raise ValueError("broken")
+        seen.add(order)
+
+    before, failing = topic.partition(Order(0, KEYS[0])), topic.partition(Order(0, KEYS[1]))
+    run(client, pauses.add(pauses.parked_key("shop", "bill", before), KEYS[0], {"id": "", "error": "", "time": 1}))
+    async with working(app) as worker:
+        await topic.send_many(records(0, 400))
+        await until(lambda: worker.stats["bill"].parked == 20 and seen.count == 380)
+        assert not seen.by_key.keys() & {*KEYS[:2]}
+        found = await asyncio.to_thread(run, client, status.read_status(app))
+        assert {key for each in found.processors[0].partitions for key in each.parked} == {*KEYS[:2]}
+        found_keys = {f"app:shop:parked:bill:{{orders:{at}}}".encode(): at for at in (before, failing)}
+        assert {*client.redis.keys("app:shop:parked:*")} == found_keys.keys()
+        assert all(slot_of(key) == slot_of(f"orders:{at}") for key, at in found_keys.items())
+        broken = False
+        await asyncio.to_thread(run, client, control.resume(app, "bill"))
+        await until(lambda: seen.count == 400)
+        await asyncio.to_thread(run, client, control.pause(app, "bill", key=KEYS[2]))
+        assert len(client.redis.keys("app:shop:parked:bill:{*")) == 1
+    seen.check(400)
+    await topic.close()
+
+
+def test_the_numbers_of_starts_are_in_the_slot_of_their_partition() -> None:
+    assert slot_of(keys.starts("shop", "bill", 3, "5.0", hash_tag("orders:3"))) == slot_of("orders:3")
 
 
 @in_loop

@@ -1,6 +1,7 @@
 """The parked keys, paused partitions and halted processors, as stored on the server.
 
     app:shop:parked:bill:3   {"<key>": {"id": "17.0", "error": "...", "time": 1700000000000}}
+                             in a cluster, app:shop:parked:bill:{orders:3}, in the slot of the partition
     app:shop:paused:bill     {"3": {"reason": "...", "time": ..., "worker": "..."}, "*": ...}    "*": all of it
 
 The values are JSON and are changed only by compare-and-set, so that workers and administrators don't undo each other's
@@ -19,6 +20,7 @@ from tidelog.client import strings
 from tidelog.client.steps import Steps, checked
 from tidelog.coordination import documents
 from tidelog.operating.errortexts import UnreadableDocuments
+from tidelog.transport.slots import hash_tag
 from tidelog.workers import logs
 
 _unreadable: Final = UnreadableDocuments(logs.get(__name__))
@@ -26,8 +28,14 @@ ALL: Final = "*"  # instead of a partition: the whole processor is halted
 PauseEntries = dict[str, dict[str, Any]]
 
 
-def parked_key(app: str, processor: str, partition: int) -> str:
-    return f"app:{app}:parked:{processor}:{partition}"
+def parked_key(app: str, processor: str, partition: int, tag: str = "") -> str:
+    """Return the key of the parked keys of a partition. ``tag``: in a cluster, the hash tag of its stream."""
+    return f"app:{app}:parked:{processor}:{tag or partition}"
+
+
+def parked_keys(app: str, processor: str, partition: int, stream: str) -> tuple[str, str]:
+    """Return the keys outside of a cluster and in a cluster, for tools that don't know where the workers run."""
+    return parked_key(app, processor, partition), parked_key(app, processor, partition, hash_tag(stream))
 
 
 def paused_key(app: str, processor: str) -> str:
@@ -54,6 +62,14 @@ def remove(key: str, names: Iterable[str]) -> Steps[PauseEntries]:
     """Remove these entries; returns the remaining ones."""
     gone = set(names)
     return (yield from _changed(key, lambda entries: {name: entries[name] for name in entries if name not in gone}))
+
+
+def move(source: str, target: str) -> Steps[None]:
+    """Move all entries to another key. It can be repeated."""
+    entries = yield from read(source)
+    if entries:
+        yield from _changed(target, lambda there: entries | there)
+        yield from remove(source, entries)
 
 
 def _changed(key: str, change: Callable[[PauseEntries], PauseEntries]) -> Steps[PauseEntries]:

@@ -1,6 +1,7 @@
 """Counts how often an event was started before, in processes that died and in attempts that returned it.
 
     app:shop:tried:bill:3:<id> = {"starts": 2, "returned": 1}       for KEPT_MS after the last change
+    app:shop:tried:bill:{orders:3}:<id>                             in a cluster, in the slot of the partition
 
 A process that an event kills (by a crash in C, lack of memory, ``os._exit``) can't count that. Therefore an event that
 is redelivered after the death of its worker is recorded in this key before it is started. If the process dies again,
@@ -17,7 +18,7 @@ Rule 3: events with recorded starts are started one at a time, so that the event
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -56,10 +57,14 @@ class DiedError(Exception):
 
 
 class StartCounter:
-    """Counts the starts of events for one processor in one worker. ``connection`` is for small, urgent calls."""
+    """Counts the starts of events for one processor in one worker. ``connection`` is for small, urgent calls.
 
-    def __init__(self, declared: Processor, connection: WorkerConnection) -> None:
+    ``tag`` returns the hash tag of keys that belong to a stream.
+    """
+
+    def __init__(self, declared: Processor, connection: WorkerConnection, tag: Callable[[str], str]) -> None:
         self._declared = declared
+        self._tag = tag
         self._connection = connection
         self._alone = asyncio.Lock()  # Rule 3
         self._trouble = FailureLog(log)
@@ -180,7 +185,8 @@ class StartCounter:
             await self._connection.send(deletions)
 
     def _key(self, partition: ActivePartition, entry_id: bytes) -> str:
-        return keys.starts(self._declared.app, self._declared.name, partition.number, entry_id.decode())
+        tag = self._tag(partition.buffer.stream)
+        return keys.starts(self._declared.app, self._declared.name, partition.number, entry_id.decode(), tag)
 
 
 def _text(start_counts: StartCounts) -> bytes:

@@ -50,6 +50,7 @@ from tidelog.workers.execution.unordered import UnorderedConsumer
 
 log = logs.get(__name__)
 RESUMED: Final = 1.0  # seconds between two checks while something is paused
+ADOPTED: Final = 1000  # keys per command
 AGAIN: Final = 1.0  # seconds until a partition whose consumer failed is restarted
 
 
@@ -86,6 +87,7 @@ class ProcessorExecutor:
     async def start(self) -> None:
         """Read the pauses and start the tasks. Raises the server's errors."""
         self.paused = set(await self._urgent.repeat(lambda: pauses.read(self._paused_key)))
+        await self._adopt_parked()
         if self.declared.start == LATEST:
             await self._urgent.repeat(lambda: create_groups_at_end(self.declared))
         for line in self.lines:
@@ -226,8 +228,7 @@ class ProcessorExecutor:
         Messages of parked keys are delivered as well, and set aside again.
         """
         buffer = partition.buffer
-        parked = pauses.parked_key(self.declared.app, self.declared.name, partition.number)
-        partition.parked = set(await self._drive(pauses.read(parked)))
+        partition.parked = set(await self._drive(pauses.read(self._parked_key(partition.number))))
         partition.parked_known = True
         if partition.parked:
             self.check_pauses()
@@ -339,7 +340,7 @@ class ProcessorExecutor:
         if self.declared.ordering != "key":
             return
         begun = [each for each in self.partitions.values() if each.parked_known and not each.stopping.is_set()]
-        found = [pauses.parked_key(self.declared.app, self.declared.name, each.number) for each in begun]
+        found = [self._parked_key(each.number) for each in begun]
         (texts,) = await self._urgent.ask(strings.mget(*found)) if found else ([],)
         for partition, key, text in zip(begun, found, texts, strict=True):
             if partition.parked != set(pauses.decoded(text, key)):
@@ -354,6 +355,25 @@ class ProcessorExecutor:
     @property
     def _paused_key(self) -> str:
         return pauses.paused_key(self.declared.app, self.declared.name)
+
+    def _parked_key(self, partition: int) -> str:
+        tag = self._groups.tag(self.declared.topic.stream(partition))
+        return pauses.parked_key(self.declared.app, self.declared.name, partition, tag)
+
+    async def _adopt_parked(self) -> None:
+        """Move the parked keys from names without a hash tag to those of a cluster, or the reverse."""
+        declared = self.declared
+        count = declared.topic.partitions if declared.ordering == "key" else 0
+        moves: list[tuple[str, str]] = []
+        for at in range(count):
+            alone, tagged = pauses.parked_keys(declared.app, declared.name, at, declared.topic.stream(at))
+            moves.append((alone, tagged) if self._parked_key(at) == tagged else (tagged, alone))
+        for start in range(0, count, ADOPTED):
+            page = moves[start : start + ADOPTED]
+            (there,) = await self._urgent.ask(strings.mget(*[old for old, _ in page]))
+            for (old, new), text in zip(page, there, strict=True):
+                if text is not None:
+                    await self._urgent.repeat(partial(pauses.move, old, new))
 
     async def _drive(self, steps: Any) -> Any:
         """Drive an operation that the caller can repeat as a whole. Raises LostError."""

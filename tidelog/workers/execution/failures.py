@@ -60,7 +60,7 @@ class FailureHandler:
         self._stop = pause  # stops consuming one partition, or all, until they are resumed on the server
         self._check_pauses = check_pauses  # checks the pauses on the server while something is paused
         self._tasks: dict[asyncio.Task[None], ActivePartition] = {}  # final actions after a rejected commit
-        self.starts = StartCounter(declared, connection)
+        self.starts = StartCounter(declared, connection, groups.tag)
         self._writers: dict[str, DeadLetterWriter] = {}  # by dead-letter queue
 
     async def settle(self, partition: ActivePartition, rows: list[Row], error: Exception, attempt: int) -> float | None:
@@ -218,7 +218,8 @@ class FailureHandler:
                 continue
             name = pauses.shown_key(key)
             details = {"id": row[0].decode(), "error": _shown(error), "time": _now()}
-            where = pauses.parked_key(self._declared.app, self._declared.name, partition.number)
+            tag = self._groups.tag(partition.buffer.stream)
+            where = pauses.parked_key(self._declared.app, self._declared.name, partition.number, tag)
             await self._listed(partition, lambda: arun(self._connection, pauses.add(where, name, details)))  # noqa: B023
             partition.parked.add(name)
             self._check_pauses()

@@ -23,6 +23,7 @@ from tidelog.options.start import LATEST, ZERO, StartPosition
 from tidelog.topics import partition_of
 from tidelog.topics.reconcile import known
 from tidelog.transport.call import Call
+from tidelog.transport.slots import hash_tag
 from tidelog.workers import keys
 from tidelog.workers.coordination import pauses
 from tidelog.workers.coordination.declaration import AppDeclaration, DeclaredProcessor, declaration_of
@@ -119,10 +120,12 @@ def resume(app: Described, name: str, partition: int | None = None, key: str | N
         yield from pauses.remove(where, wanted)
         found += ["all partitions" if entry == pauses.ALL else f"partition {entry}" for entry in wanted]
     for at in range(count) if partition is None else [partition]:
-        where = pauses.parked_key(app.name, name, at)
-        parked = yield from pauses.read(where)
-        wanted = [each for each in parked if key is None or each == key]
-        yield from pauses.remove(where, wanted)
+        wanted = []
+        for where in pauses.parked_keys(app.name, name, at, declared.stream(at)):
+            parked = yield from pauses.read(where)
+            here = [each for each in parked if key is None or each == key]
+            yield from pauses.remove(where, here)
+            wanted += here
         found += [f"key {each} in partition {at}" for each in wanted]
     checked((yield [_notification(app, name)]))
     return found
@@ -186,13 +189,21 @@ def _park(
     found = []
     (now,) = checked((yield [strings.server_time()]))
     for at in partitions:
-        where = pauses.parked_key(app.name, declared.name, at)
+        where = yield from _parked_key(app.name, declared, at)
         parked = yield from pauses.read(where)
         details: Mapping[str, Any] = {"id": "", "error": reason, "time": now}
         yield from pauses.add(where, key, details)
         found += [f"key {key} in partition {at}"] if key not in parked else []
     checked((yield [_notification(app, declared.name)]))
     return found
+
+
+def _parked_key(app: str, declared: DeclaredProcessor, partition: int) -> Steps[str]:
+    """Return where the workers look for parked keys: where the claim of the partition is."""
+    stream = declared.stream(partition)
+    alone, tagged = pauses.parked_keys(app, declared.name, partition, stream)
+    (claim,) = checked((yield [strings.get(keys.owner(app, declared.name, partition, hash_tag(stream)))]))
+    return alone if claim is None else tagged
 
 
 def _partitions(declared: DeclaredProcessor, partition: int | None) -> Steps[int]:

@@ -215,15 +215,12 @@ def _partitions(
     app: str, declared: DeclaredProcessor, topic: _Topic, document: member_document.MemberDocument,
     paused: pauses.PauseEntries, part: range,
 ) -> Steps[list[PartitionStatus]]:  # fmt: skip
-    name = declared.name
-    parked_keys = [pauses.parked_key(app, name, at) for at in part]
-    (parked,) = checked((yield [strings.mget(*parked_keys)]))
+    parked = yield from _parked(app, declared, part)
     owners = yield from _owners(app, declared, part)
     behind = yield from _behind(declared, topic, part)
     found: list[PartitionStatus] = []
-    for at, owner, key, text, (lag, first, pending) in zip(part, owners, parked_keys, parked, behind, strict=True):
+    for at, owner, entries, (lag, first, pending) in zip(part, owners, parked, behind, strict=True):
         info, group = topic.infos[at], topic.groups[at].get(declared.group.encode())
-        entries = pauses.decoded(text, key)
         aside = 0
         if entries and pending.count:
             aside = yield from _aside(declared, at, topic.clock)
@@ -235,6 +232,16 @@ def _partitions(
             info.entries_added if info is not None else 0,
         )]  # fmt: skip
     return found
+
+
+def _parked(app: str, declared: DeclaredProcessor, part: range) -> Steps[list[pauses.PauseEntries]]:
+    """Return the parked keys of each partition, in a cluster or not."""
+    names = [pauses.parked_keys(app, declared.name, at, declared.stream(at)) for at in part]
+    texts = checked((yield [strings.mget(*each) for each in zip(*names, strict=True)]))
+    return [
+        pauses.decoded(text, alone) | pauses.decoded(other, tagged)
+        for (alone, tagged), text, other in zip(names, *texts, strict=True)
+    ]
 
 
 def _owners(app: str, declared: DeclaredProcessor, part: range) -> Steps[list[str | None]]:
