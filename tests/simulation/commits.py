@@ -118,7 +118,10 @@ class Driver:
         rows: dict[int, list[int]] = {}
         for number in range(last.end, end):
             rows.setdefault(number % self.partitions, []).append(number)
-        marker = Marker(last.epoch + 1, run, end, {at: f"stage:{run}:{at}" for at in rows})
+        yield from self.commit(Marker(last.epoch + 1, run, end, {at: f"stage:{run}:{at}" for at in rows}), rows)
+
+    def commit(self, marker: Marker, rows: dict[int, list[int]]) -> Protocol:
+        """Publish an epoch."""
         yield from self.begin(marker)
         yield from self.stage(marker, rows)
         yield from self.keep(marker)
@@ -405,6 +408,10 @@ class Commits:
         read = markers[-1].end if markers else 0
         if end and read != self.until:
             raise SimulationError(f"{read} of {self.until} numbers were read")
+        self.check_outputs(read, end)
+
+    def check_outputs(self, read: int, end: bool) -> None:
+        """Check the outputs for the numbers below ``read``; at the end, all of them must be there."""
         for at in range(self.partitions):
             numbers = [int(dict(entry.pairs)[b"m"]) for entry in self._ask(at, calls.trange("out"))]
             expected = list(range(at, read, self.partitions))

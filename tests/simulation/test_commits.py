@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from tests.simulation.closing import ClosedCommits, ClosingDriver, IntendsToClose, PublishesOnlyTheLast
 from tests.simulation.commitmutations import SEEDS
 from tests.simulation.commits import Commits, Driver, RepeatingDriver, run
 from tests.simulation.test_seeds import MINUTES
@@ -47,6 +48,22 @@ def test_a_broken_rule_is_detected(broken: type[Driver] | type[Commits]) -> None
     pytest.fail(f"no seed detects this mutation: {broken.__doc__}")
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_seeds_with_a_fence_that_is_closed(seed: int) -> None:
+    assert run(seed, kind=ClosingDriver, world=ClosedCommits).started > 1
+
+
+@pytest.mark.parametrize(("broken", "seed"), [(PublishesOnlyTheLast, 350), (IntendsToClose, 118)])
+def test_a_broken_rule_of_the_end_is_detected(broken: type[Driver], seed: int) -> None:
+    """If the seed does not detect it any more, others are tried."""
+    for each in (seed, *range(600)):
+        try:
+            run(each, kind=broken, world=ClosedCommits)
+        except SimulationError:
+            return
+    pytest.fail(f"no seed detects this mutation: {broken.__doc__}")
+
+
 @pytest.mark.long
 def test_many_seeds() -> None:
     end, seed, failed = time.monotonic() + MINUTES * 60, int(time.time()) * 1000 if MINUTES else 0, []
@@ -54,6 +71,7 @@ def test_many_seeds() -> None:
         try:
             run(seed)
             run(seed, kind=RepeatingDriver)
+            run(seed, kind=ClosingDriver, world=ClosedCommits)
         except SimulationError as error:
             print(error)
             failed.append(seed)

@@ -21,6 +21,7 @@ from tidelog.client import calls, strings
 from tidelog.client.entries import Entry, StreamId
 from tidelog.client.steps import Steps, checked, single
 from tidelog.jobs import JobError, keys, snapshots
+from tidelog.jobs.commits import commit_of
 from tidelog.jobs.declare import Job
 from tidelog.jobs.loading import load, load_module
 from tidelog.jobs.registry import registry, resets
@@ -307,6 +308,7 @@ def _cleared(spec: JobSpec) -> Steps[None]:
     """Delete the progress of a job that has ended."""
     name, partitions = spec.name, range(spec.partitions)
     gone = [keys.status(name), keys.snapshots(name), keys.origin(name, spec.generation)]
+    gone += commit_of(name, spec.generation).keys
     gone += [key(name, at) for key in (keys.log, keys.recovery) for at in partitions]
     requests: list[Call[Any]] = [Call(("UNLINK", *gone), int)]
     checked((yield [*requests, *_destroyed(name, _streams(spec))]))

@@ -30,7 +30,7 @@ from tidelog.client.publish import CLAIM_MS, NO_REPLICA_ACKS, Publisher, Replica
 from tidelog.client.steps import Steps, checked
 from tidelog.transport.access import Access
 from tidelog.transport.call import Call
-from tidelog.transport.errors import ConflictError, NoStageError, ReplyError, StaleEpochError
+from tidelog.transport.errors import ConflictError, ReplyError, message_of
 from tidelog.transport.leader import LeaderConnection
 from tidelog.transport.slots import hash_tag
 
@@ -61,6 +61,11 @@ class DividedCommit:
         self.log = f"{name}:{home}:log"
         self._intents = f"{name}:{home}:intents"
 
+    @property
+    def keys(self) -> tuple[str, str]:
+        """The streams of the markers and of the intents."""
+        return self.log, self._intents
+
     def commit(self, epoch: int, check: str, stages: Mapping[str, Sequence[str]]) -> Steps[bool]:
         """Publish the stages, by hash tag, once for each epoch. Returns False if another attempt has published it.
 
@@ -72,24 +77,41 @@ class DividedCommit:
             yield from self.drop(stages)
             return False
         own = CommitMarker(epoch, run, {tag: list(names) for tag, names in stages.items()}, f"{self.log}:{run}")
-        text = msgspec.json.encode(own)
-        checked((yield [calls.tappend(self._intents, {FIELD: text})]))
+        checked((yield [calls.tappend(self._intents, {FIELD: msgspec.json.encode(own)})]))
         if not (yield from self._decided(epoch, check)):
             yield from self._keep(stages)
-            checked((yield [calls.tstage(own.marker, MARKER_MS, self.log, [FIELD], [[text]])]))
-            checked((yield [calls.tpublish(self.fence, epoch, own.marker, check=check)]))
+            yield from self._decide(own, check)
         last = yield from self.recover()
         return last is not None and last.run == run
 
     def recover(self) -> Steps[CommitMarker | None]:
-        """Complete the last epoch that was decided, drop what was not, and return its marker."""
-        (found,) = checked((yield [calls.trevrange(self.log, count=1)]))
-        if not found:
-            return None
-        last = _marker(found[0])
-        yield from self._publish(last)
-        yield from self._clean(last)
+        """Complete what was decided, drop what was not, and return the last marker.
+
+        There are several markers if an epoch was decided that does not follow the last one, such as the epoch that
+        closes a fence.
+        """
+        (found,) = checked((yield [calls.trange(self.log)]))
+        last: CommitMarker | None = None
+        for entry in found:
+            last = _marker(entry)
+            yield from self._publish(last)
+        if last is not None:
+            yield from self._clean(last.epoch, last.run)
+            checked((yield [calls.ttrim(self.log, before=found[-1].id)]))
         return last
+
+    def close(self, epoch: int, check: str) -> Steps[None]:
+        """Publish the last epoch of the fence, which has no rows, and drop the stages of all other attempts.
+
+        The epoch need not follow the last one. What was decided before is published, too. There is no intent: it would
+        protect those of lower epochs behind it if this program ended here.
+        """
+        yield from self.recover()
+        if not (yield from self._decided(epoch, check)):
+            run = uuid4().hex
+            yield from self._decide(CommitMarker(epoch, run, {}, f"{self.log}:{run}"), check)
+        last = yield from self.recover()
+        yield from self._clean(epoch, last.run if last is not None else "")
 
     def drop(self, stages: Mapping[str, Sequence[str]]) -> Steps[None]:
         """Drop stages that will not be published."""
@@ -98,10 +120,14 @@ class DividedCommit:
     def _decided(self, epoch: int, check: str) -> Steps[bool]:
         """Return whether the epoch was decided. The server compares epoch and check before it looks for the stage."""
         (reply,) = yield [calls.tpublish(self.fence, epoch, f"{self.log}:none", check=check)]
-        if isinstance(reply, NoStageError):
+        if _is_refusal(reply, "NOSTAGE"):
             return False
         checked([reply])
         return True
+
+    def _decide(self, own: CommitMarker, check: str) -> Steps[None]:
+        checked((yield [calls.tstage(own.marker, MARKER_MS, self.log, [FIELD], [[msgspec.json.encode(own)]])]))
+        checked((yield [calls.tpublish(self.fence, own.epoch, own.marker, check=check)]))
 
     def _keep(self, stages: Mapping[str, Sequence[str]]) -> Steps[None]:
         kept = checked((yield [calls.tpersist(*names) for names in stages.values()]))
@@ -114,26 +140,29 @@ class DividedCommit:
             for tag, names in last.stages.items()
         ]
         # STALE: another program has published this epoch, and a later one
-        checked([reply for reply in replies if not isinstance(reply, StaleEpochError)])
+        checked([reply for reply in replies if not _is_refusal(reply, "STALE")])
 
-    def _clean(self, last: CommitMarker) -> Steps[None]:
-        """Drop the stages that attempts of this and of earlier epochs have left."""
+    def _clean(self, epoch: int, run: str) -> Steps[None]:
+        """Drop the stages that other attempts of this and of earlier epochs have left."""
         while True:
             (entries,) = checked((yield [calls.trange(self._intents, count=INTENTS_AT_ONCE)]))
             done: list[Entry] = []
             for entry in entries:
                 intent = _marker(entry)
-                if intent.epoch > last.epoch:
+                if intent.epoch > epoch:
                     break
                 done.append(entry)
-                if intent.run != last.run:
+                if intent.run != run:
                     yield from self.drop({**intent.stages, "": [intent.marker]})
             if done:
                 end = done[-1].id
                 checked((yield [calls.ttrim(self._intents, before=end._replace(seq=end.seq + 1))]))
             if len(done) < INTENTS_AT_ONCE:
                 break
-        checked((yield [calls.ttrim(self.log, count=1)]))
+
+
+def _is_refusal(reply: object, code: str) -> bool:
+    return isinstance(reply, Exception) and message_of(reply).partition(" ")[0] == code
 
 
 def _marker(entry: Entry) -> CommitMarker:
@@ -169,10 +198,13 @@ class DividedStager:
     """
 
     def __init__(
-        self, access: Access, connection: str, name: str, last: str, ttl_ms: int, copies: ReplicaAcks = NO_REPLICA_ACKS
+        self, access: Access, connection: str, name: str, last: str, ttl_ms: int,
+        copies: ReplicaAcks = NO_REPLICA_ACKS, servers: LeaderConnection | None = None,
     ) -> None:  # fmt: skip
+        """Use the connection ``servers`` of the caller, which makes one attempt; None: open a new one."""
         self.stages: dict[str, list[str]] = {}
-        self._servers = LeaderConnection(access.single_attempt(access.read_ms), connection)
+        self._own = servers is None
+        self._servers = servers or LeaderConnection(access.single_attempt(access.read_ms), connection)
         self._retrying = LeaderConnection(access, connection)  # only its attempts
         self._name, self._last, self._ttl_ms, self._copies = name, last, ttl_ms, copies
 
@@ -184,7 +216,9 @@ class DividedStager:
         self._retrying.attempts(lambda: self._stage(left))
 
     def close(self) -> None:
-        self._servers.close()
+        """Close its own connection."""
+        if self._own:
+            self._servers.close()
 
     def _stage(self, parts: Mapping[str, list[StagedRows]]) -> None:
         """Stage rows under new names: without a reply, it is unknown which rows a stage has."""

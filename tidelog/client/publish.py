@@ -32,7 +32,7 @@ from tidelog.client.packedrows import tstage_packed
 from tidelog.client.steps import Steps, checked, drive
 from tidelog.transport.access import Access
 from tidelog.transport.call import Call, Name
-from tidelog.transport.errors import ConflictError, ReplyError, StaleEpochError, is_temporary, translated
+from tidelog.transport.errors import ConflictError, ReplyError, StaleEpochError, is_denied, is_temporary, translated
 from tidelog.transport.leader import LeaderConnection
 
 AHEAD: Final = 3  # chunks sent before their replies are read: the server works while the caller builds the next one
@@ -246,6 +246,15 @@ class Publisher:
     def ask(self, *calls: Call[Any]) -> list[Any]:
         """Send calls that may be repeated to the leader; see ``LeaderConnection.ask``."""
         return self._servers.ask(*calls)
+
+    def several_groups(self) -> bool:
+        """Return whether several groups of a cluster share the slots. The map is read each time."""
+        try:
+            return len(self._servers.attempts(self._servers.leaders)) > 1
+        except ReplyError as error:  # the user cannot read the map: if there are several groups, writing fails
+            if not is_denied(error):
+                raise
+            return False
 
     def run(self, steps: Steps[T]) -> T:
         """Run an operation whose calls may be repeated. With ``ReplicaAcks``, replicas have the writes of each step.

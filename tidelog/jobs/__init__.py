@@ -12,6 +12,7 @@ For authors of jobs:
 Shared by all parts:
 
     keys        the names of a job's keys on the server
+    commits     the epochs of a job in a cluster of several groups
     topics      the settings of a job's topics on the server
     loading     imports the Job that ``module:attribute`` names
     code        the modules that a job's code consists of, and its version

@@ -11,6 +11,8 @@ job:<name>:snapshots    string: the snapshots, in JSON
 job:<name>:status       string: the last report of the job's engine, in JSON
 job:<name>:events       stream: starts, errors and so on, the newest thousand
 job:<name>:<generation> not a key but a fence: its epoch is the last published one
+job:<name>:{job:<name>:<generation>}:log, ...:intents
+                        streams: the commits over several groups of a cluster (``commits``)
 job:<name>              the group of the job in its input topics, which protects entries from eviction
 """
 
@@ -21,6 +23,10 @@ from typing import Final
 REGISTRY: Final = "jobs:registry"
 ENGINES: Final = "jobs:engines"
 EPOCHS: Final = "jobs:epoch"
+
+
+def prefix(name: str) -> str:
+    return f"job:{name}"
 
 
 def lease(engine: str) -> str:

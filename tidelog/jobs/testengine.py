@@ -124,7 +124,7 @@ class EngineTest:
                 raise JobError(f"job {each.spec.name!r} has failed: {each.report.error}")
 
     def _overview(self) -> JobsOverview:
-        with closing(EngineConnection(Access((self.server.url,)), "tidelog-jobs-test")) as line:
+        with closing(EngineConnection(Access.of(self.server.url), "tidelog-jobs-test")) as line:
             return line.drive(overview())
 
 
@@ -161,7 +161,7 @@ def running_engine(
 
 
 def _add(server: Server, jobs: Sequence[Job | str], store: str) -> None:
-    with closing(EngineConnection(Access((server.url,)), "tidelog-jobs-test")) as line:
+    with closing(EngineConnection(Access.of(server.url), "tidelog-jobs-test")) as line:
         for each in jobs:
             target = each if isinstance(each, str) else _target(each)
             job = load(target) if isinstance(each, str) else each

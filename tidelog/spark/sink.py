@@ -22,7 +22,6 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from uuid import uuid4
 
@@ -42,8 +41,7 @@ from tidelog.spark.optionvalues import NONE, OptionError
 from tidelog.spark.partitioning import TopicEntries
 from tidelog.spark.routes import RoutedEntries, routed
 from tidelog.spark.topics import TargetTopic, target_of
-from tidelog.transport.errors import ConflictError, ReplyError, StaleEpochError, is_denied
-from tidelog.transport.leader import LeaderConnection
+from tidelog.transport.errors import ConflictError, ReplyError, StaleEpochError
 
 log = logging.getLogger(__name__)
 
@@ -119,13 +117,8 @@ def staged_divided(sink: WriteOptions, entries: Maker, batches: Iterator[pa.Reco
 
 def several_groups(sink: WriteOptions) -> bool:
     """Return whether several groups of a cluster share the slots. Raises UnreachableError."""
-    with closing(LeaderConnection(sink.access, f"{SINK_NAME}-driver")) as servers:
-        try:
-            return len(servers.attempts(servers.leaders)) > 1
-        except ReplyError as error:  # the user cannot read the map: if there are several groups, writing fails
-            if not is_denied(error):
-                raise
-            return False
+    with publisher(sink) as by:
+        return by.several_groups()
 
 
 def of(messages: Messages) -> list[Staged]:

@@ -85,6 +85,11 @@ class NewEntryWatch:
         self._waits = {}  # the connections that are still open remain for the next wait
         return False
 
+    @property
+    def waits(self) -> bool:
+        """Whether there is a wait whose reply was not seen."""
+        return bool(self._waits)
+
     def end(self) -> None:
         """End the wait, if there is one."""
         if self._waits:

@@ -59,15 +59,16 @@ class LeaderConnection:
         if self._groups is not None:
             self._groups.close()
 
-    def attempts(self, do: Callable[[], T]) -> T:
+    def attempts(self, do: Callable[[], T], key: Name | None = None) -> T:
         """Call ``do`` until it succeeds, with at most ``access.retries`` further attempts, and return its result.
 
         Another attempt follows an OSError or a temporary ReplyError; the connection is closed first.
-        Other errors are raised immediately. Raises UnreachableError after the last attempt, and OneGroupError (Rule 4).
+        Other errors are raised immediately. Raises UnreachableError after the last attempt, and OneGroupError (Rule 4),
+        unless ``do`` sends its requests over ``leader(key)``.
         """
-        return self._attempts(do, self._check_group)
+        return self._attempts(do, lambda error: self.redirected(error, key))
 
-    def _attempts(self, do: Callable[[], T], check: Callable[[ReplyError], None] | None = None) -> T:
+    def _attempts(self, do: Callable[[], T], check: Callable[[ReplyError], object] | None = None) -> T:
         for left in range(self.access.retries, -1, -1):
             try:
                 return do()

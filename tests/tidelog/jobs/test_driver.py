@@ -15,9 +15,9 @@ from tests.tidelog.jobs.driverkit import append, close_drivers, copy, driver, ep
 from tests.waiting import eventually
 from tidelog import Client
 from tidelog.jobs import Job, JobError, keys
+from tidelog.jobs.commits import CLOSED
 from tidelog.jobs.errors import SupersededError
 from tidelog.jobs.replaylog.marker import Marker
-from tidelog.jobs.replaylog.origin import CLOSED
 from tidelog.jobs.task.plan import TaskPlan, TaskResult
 from tidelog.testing import Server
 

@@ -102,7 +102,7 @@ def test_two_drivers_at_once(client: Client, tidelog_server: Server, job: Job) -
     for thread in threads:
         thread.start()
     sent = 0
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while (min(map(len, published)) < 20 or sum(lost) < 20) and time.monotonic() < until:
         for at in range(PARTITIONS):
             append(client, sent, stream=f"in:{at}")

@@ -15,8 +15,9 @@ from tidelog import Client
 from tidelog.client.entries import Entry, StreamId
 from tidelog.client.steps import run
 from tidelog.jobs import JobError, keys
+from tidelog.jobs.commits import CLOSED
 from tidelog.jobs.registry import registry
-from tidelog.jobs.registry.registry import CLOSED, JobRegistry, JobSpec
+from tidelog.jobs.registry.registry import JobRegistry, JobSpec
 from tidelog.transport.errors import StaleEpochError
 
 

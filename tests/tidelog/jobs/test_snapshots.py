@@ -18,8 +18,8 @@ pytest.importorskip("fsspec", reason="no fsspec here (pip install 'tidelog[jobs]
 from tests.tidelog.jobs.snapshotkit import RUN, Job, restored
 from tidelog import Client, StreamId
 from tidelog.jobs import keys
+from tidelog.jobs.commits import CLOSED
 from tidelog.jobs.errors import SupersededError
-from tidelog.jobs.replaylog.origin import CLOSED
 from tidelog.jobs.snapshots import SnapshotError, creation, make, manifests, retention
 from tidelog.jobs.store import StateStore, StoreUnusableError, transactions
 from tidelog.jobs.store.environments import StoreEnvironment, forget

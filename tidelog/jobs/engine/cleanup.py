@@ -25,12 +25,13 @@ from typing import TYPE_CHECKING, Any, Final
 from tidelog.client import calls
 from tidelog.client.steps import Steps, checked
 from tidelog.jobs import keys
+from tidelog.jobs.commits import CLOSED
 from tidelog.jobs.engine.connection import LOST, EngineConnection
 from tidelog.jobs.engine.session import EngineSettings
 from tidelog.jobs.epochs.placement import located_rdd
 from tidelog.jobs.errors import JobError
 from tidelog.jobs.registry import registry
-from tidelog.jobs.registry.registry import CLOSED, JobRegistry
+from tidelog.jobs.registry.registry import JobRegistry
 from tidelog.jobs.snapshots import SnapshotError
 from tidelog.jobs.snapshots.cleanup import clear as clear_objects
 from tidelog.jobs.snapshots.objects import ObjectStore

@@ -7,6 +7,7 @@ Rule 1: The code on this engine must declare the same inputs and the same state 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import replace
@@ -28,6 +29,7 @@ from tidelog.jobs.registry.registry import JobSpec
 from tidelog.jobs.registry.status import StepReport
 from tidelog.jobs.registry.targets import type_name
 from tidelog.jobs.task.plan import TaskSettings
+from tidelog.spark.watch import NewEntryWatch
 from tidelog.transport.access import Access
 from tidelog.transport.waker import Waker
 
@@ -40,6 +42,7 @@ BLOCKED: Final = 1.0  # seconds until a blocked job checks again
 SETTLE: Final = 1.0  # seconds from an epoch until the group of a stateless job is moved
 LONGEST: Final = 300.0  # seconds until an idle job checks without a notification
 SPARE_MS: Final = 60_000  # lifetime of stages beyond the longest epoch
+LOOK: Final = 0.02  # seconds between two checks whether a leader has replied
 POLL: Final = 1.0  # seconds between two polls of a frame job
 
 
@@ -83,10 +86,18 @@ class EntryNotifier:
 
     def __init__(self, access: Access, name: str) -> None:
         self.waker = Waker(access, self._notify, name)
+        self._access = access
+        self._name = name
         self._events: dict[str, tuple[asyncio.AbstractEventLoop, asyncio.Event]] = {}
 
-    async def wait(self, job: str, positions: Mapping[str, StreamId]) -> None:
-        """Return as soon as one of these streams has an entry after its ID in ``positions``."""
+    async def wait(self, job: str, positions: Mapping[str, StreamId], divided: bool = False) -> None:
+        """Return as soon as one of these streams has an entry after its ID in ``positions``.
+
+        With several groups of a cluster, this may return without new entries, after some seconds.
+        """
+        if divided:
+            await self._wait_at_all(positions)
+            return
         event = asyncio.Event()
         mine = self._events[job] = (asyncio.get_running_loop(), event)
         self.waker.watch(job, positions)
@@ -96,6 +107,23 @@ class EntryNotifier:
             if self._events.get(job) is mine:
                 del self._events[job]
                 self.waker.forget(job)
+
+    async def _wait_at_all(self, positions: Mapping[str, StreamId]) -> None:
+        ended = threading.Event()
+
+        def watched() -> None:
+            watch = NewEntryWatch(self._access, self._name)
+            watch.begin(positions)
+            if not watch.waits:
+                ended.wait(BLOCKED)
+            while watch.quiet() and not ended.wait(LOOK):
+                pass
+            watch.close()
+
+        try:
+            await asyncio.to_thread(watched)
+        finally:
+            ended.set()
 
     def _notify(self, job: str) -> None:
         """Called in the waker's thread."""
@@ -133,7 +161,7 @@ class BatchRunner:
             return
         try:
             async with asyncio.timeout(LONGEST if self._again is None else self._again):
-                await self._notifier.wait(self._driver.job.name, self._driver.positions())
+                await self._notifier.wait(self._driver.job.name, self._driver.positions(), self._driver.divided)
         except TimeoutError:
             pass
 

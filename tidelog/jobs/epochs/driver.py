@@ -19,7 +19,10 @@ Rule 6: Before stages are published, the last entries that tasks have read must 
         missing if tasks read from a leader that has been replaced by a replica that lacks them.
 Rule 7: A task's error about the job counts only if the epoch is still the next one. A task of a superseded engine, or
         one that read from a replica that lacks epochs, misses entries that are not lost.
-Rule 8: The replay log of a stateless job is informational: the newest MARKERS of each partition are retained. The log
+Rule 8: If several groups of a cluster have the keys, the decision to publish is one call, and the rows then appear on
+        each group (``commits``). Stages are dropped only if the decision was not attempted. Whoever prepares the job
+        completes what was decided.
+Rule 9: The replay log of a stateless job is informational: the newest MARKERS of each partition are retained. The log
         of a job with state is needed for recovery; only ``snapshots.retention`` evicts from it.
 """
 
@@ -33,10 +36,12 @@ from typing import Final, NoReturn
 from uuid import uuid4
 
 from tidelog.client import calls, strings
+from tidelog.client.dividedcommit import StageExpiredError
 from tidelog.client.entries import StreamId
 from tidelog.client.publish import Publisher
 from tidelog.client.steps import checked
 from tidelog.jobs import errors, keys
+from tidelog.jobs.commits import commit_of, complete_former
 from tidelog.jobs.declare import Job
 from tidelog.jobs.epochs.outcome import IDLE, EpochOutcome, PhaseTimer, done
 from tidelog.jobs.epochs.precheck import Precheck, full, precheck
@@ -86,6 +91,7 @@ class Driver:
         self.publisher = Publisher(where.access, f"tidelog-job-{job.name}", where.copies)
         self._schedule = SnapshotSchedule(job) if job.stateful and where.store else None
         self._ready = False
+        self._divided = False  # whether several groups of a cluster share the slots
         self._run = ""
         self._published_at = -float("inf")  # monotonic
         self._moved_at = -float("inf")  # monotonic
@@ -104,6 +110,11 @@ class Driver:
     def lasts(self) -> Sequence[Marker | None]:
         """The last marker of each partition."""
         return self.progress.lasts
+
+    @property
+    def divided(self) -> bool:
+        """Whether several groups of a cluster share the slots, as of ``prepare``."""
+        return self._divided
 
     @property
     def partitions(self) -> int:
@@ -126,15 +137,30 @@ class Driver:
         """
         self._ready = False
         ask, job = self.publisher.ask, self.job
+        self._divided = self.publisher.several_groups()
         self._shape = job_topics(self._where.access, ask, job)
         self._origin = agreed_origin(ask, job, self.generation, self.start, self._shape)
-        lasts = last_markers(ask, job.name, self.generation, self._shape.partitions)
+        lasts = self._last_markers()
         self.progress = JobPositions.of(self._shape, self._origin, lasts)
         self._run = uuid4().hex
         self._groups(new=lasts is None)
         if self._schedule is not None:
             self._schedule.begin(self.progress.epoch, self._shape.partitions, self._records())
         self._ready = True
+
+    def _last_markers(self) -> Sequence[Marker] | None:
+        """Return the last marker of each partition, after the last epoch was completed (Rule 8)."""
+        name, partitions = self.job.name, self._shape.partitions
+        commit = commit_of(name, self.generation)
+
+        def complete() -> object:
+            return self.publisher.run(commit.recover())
+
+        known = complete() is not None or self._divided
+        lasts = last_markers(self.publisher.ask, name, self.generation, partitions, complete if known else None)
+        if lasts is None:
+            self.publisher.run(complete_former(name, self.generation, self._divided))
+        return lasts
 
     def _groups(self, new: bool) -> None:
         """Create the group on every input stream; move it to the start of a new generation.
@@ -180,14 +206,12 @@ class Driver:
         plans = self._plans(save)
         results = self._ran(plans)
         timer.lap("tasks")
-        stages = [stage for result in results for stage in result.stages]
         try:
-            self._publish(plans, results, stages)
-        except OSError:
-            raise  # the outcome is unknown
+            self._check_again(results)
         except Exception:
-            self.publisher.drop(stages)
+            self._drop(results)
             raise
+        self._publish(plans, results)
         timer.lap("publish")
         self._published_at = time.monotonic()
         markers = [result.marker for result in results if result.marker is not None]
@@ -222,7 +246,10 @@ class Driver:
         return records if records.generation == self.generation else JobSnapshots()
 
     def _plans(self, save: bool) -> list[TaskPlan]:
-        where = replace(self._where, run=self._run, partitions=self._shape.partitions, topics=self._shape.ids())
+        where = replace(
+            self._where, run=self._run, partitions=self._shape.partitions, topics=self._shape.ids(),
+            divided=self._divided,
+        )  # fmt: skip
         return [
             TaskPlan(where, at, self.progress.epoch + 1, self.progress.lasts[at], self.progress.starts[at], save)
             for at in range(self._shape.partitions)
@@ -233,7 +260,7 @@ class Driver:
         results = sorted(self.tasks(plans), key=lambda result: result.partition)
         failures = [(result.partition, result.failure) for result in results if result.failure is not None]
         if failures:
-            self.publisher.drop([stage for result in results for stage in result.stages])
+            self._drop(results)
             self._check(again=())  # Rule 7
             self._fail(failures)
         for plan, result in zip(plans, results, strict=True):
@@ -241,7 +268,7 @@ class Driver:
             wanted = (plan.partition, plan.epoch, self._run)
             if (
                 marker is None
-                or not result.stages
+                or not (result.stages or result.divided)
                 or (result.partition, marker.epoch, marker.run.partition(".")[0]) != wanted
             ):
                 raise AssertionError(f"job {self.job.name!r}: task {plan.partition} returned another plan's result")
@@ -257,20 +284,47 @@ class Driver:
         more = f" (and {len(failures) - 1} more partitions)" if len(failures) > 1 else ""
         raise kind(f"{text} [partition {partition}, epoch {self.progress.epoch + 1}]{more}")
 
-    def _publish(self, plans: Sequence[TaskPlan], results: Sequence[TaskResult], stages: Sequence[str]) -> None:
-        """Publish (Rule 1). If this raises, nothing was published; only after an OSError is the outcome unknown."""
+    def _drop(self, results: Sequence[TaskResult]) -> None:
+        """Drop stages whose publication was not attempted."""
+        self.publisher.drop([stage for result in results for stage in result.stages])
+        for stages in _by_tag(results).values():
+            self.publisher.drop(stages)
+
+    def _check_again(self, results: Sequence[TaskResult]) -> None:
+        """Check the conditions for publishing."""
         read = {
             (f"{topic}:{self._shape.part(topic, result.partition)}", span.end): None
             for result in results if result.marker is not None
             for topic, span in result.marker.inputs.items() if span.rows and topic in self._shape.inputs
         }  # fmt: skip
         self._check(again=tuple(read))
-        name, epoch = self.job.name, plans[0].epoch
+
+    def _publish(self, plans: Sequence[TaskPlan], results: Sequence[TaskResult]) -> None:
+        """Publish (Rule 1). If this raises, nothing was published, except that after an OSError, or with several groups
+        after any other error than these two, the outcome is unknown.
+
+        Raises SupersededError or TryAgainError.
+        """
+        name, epoch, by = self.job.name, plans[0].epoch, self.publisher
+        stages = [stage for result in results for stage in result.stages]
         try:
-            published = self.publisher.publish(self.fence, epoch, stages, check=self._run)
+            if self._divided:
+                now = by.run(commit_of(name, self.generation).commit(epoch, self._run, _by_tag(results)))
+            else:
+                now = by.publish(self.fence, epoch, stages, check=self._run).now
+        except OSError:
+            raise
         except (ConflictError, StaleEpochError) as error:
+            by.drop(stages)
             raise SupersededError(f"job {name!r}: epoch {epoch} was published by another engine: {error}") from None
-        if not published.now:
+        except StageExpiredError as error:
+            raise TryAgainError(f"job {name!r}: epoch {epoch}: {error}") from None
+        except Exception:
+            by.drop(stages)
+            raise
+        if not now and self._divided:
+            raise SupersededError(f"job {name!r}: epoch {epoch} or a later one was published by another engine")
+        if not now:
             log.info("job %s: epoch %d had been published, but its reply was lost", name, epoch)
 
     def _refused(self, error: ReplyError) -> Exception:
@@ -359,3 +413,12 @@ class Driver:
         checked(self.publisher.ask(*[calls.tgroup_setid(stream, group, at) for stream, at in to.items()]))
         self._moved |= to
         self._moved_at = time.monotonic()
+
+
+def _by_tag(results: Sequence[TaskResult]) -> dict[str, list[str]]:
+    """Return the stages of several groups by hash tag, each in the order of the partitions."""
+    found: dict[str, list[str]] = {}
+    for result in results:
+        for tag, stages in result.divided.items():
+            found.setdefault(tag, []).extend(stages)
+    return found

@@ -16,6 +16,8 @@ Rule 4: An entry is validated before it is used. Names become paths, targets are
         path.
 Rule 5: A generation of a job starts with ``added`` or ``reset``. Its number is never reused, not even after the job was
         removed. When it ends, its fence is closed in the same transaction, so nothing of it can be published any more.
+        If another group of a cluster has the fence, it is closed right after the change, or else by the next
+        generation (``commits``).
 """
 
 from __future__ import annotations
@@ -28,23 +30,24 @@ from typing import Any, Final
 from uuid import uuid4
 
 import msgspec
+import redis
 
 from tidelog.client import calls
 from tidelog.client.entries import Entry, StreamId
 from tidelog.client.steps import Steps, checked
-from tidelog.jobs import keys
+from tidelog.jobs import commits, keys
 from tidelog.jobs.declare import NAME
 from tidelog.jobs.errors import JobError
 from tidelog.operating.errortexts import UnreadableDocuments, summary_of
 from tidelog.topics.settings import check_name as check_topic
 from tidelog.transport.call import Call
+from tidelog.transport.errors import ReplyError, message_of
 
 _unreadable: Final = UnreadableDocuments(logging.getLogger(__name__))
 KINDS: Final = ("added", "changed", "paused", "resumed", "reset")  # contain the spec of an existing job
 LONG: Final = 1000  # entries of the registry
 PAGE: Final = 500
-CLOSED: Final = 2**63 - 1  # the epoch of a closed fence, the highest possible one
-CLOSING_MS: Final = 60_000  # lifetime of the stage that closes it
+CLOSING_MS: Final = 60_000  # lifetime of the stage with the last event of a generation
 
 
 class JobSpec(msgspec.Struct, frozen=True):
@@ -151,11 +154,11 @@ def _check_name(name: str) -> None:
 
 @dataclass(frozen=True)
 class RegistryChange:
-    """An entry to append; ``closes``: the fence of the generation that it ends, and the job's event stream."""
+    """An entry to append; ``closes``: the number of the generation that it ends."""
 
     kind: str
     spec: JobSpec
-    closes: tuple[str, str] | None = None
+    closes: int | None = None
 
 
 Decide = Callable[[JobRegistry], RegistryChange | None]
@@ -191,7 +194,7 @@ def add(spec: JobSpec) -> Decide:
 def remove(name: str) -> Decide:
     def decide(registry: JobRegistry) -> RegistryChange:
         old = registry.find(name)
-        return RegistryChange("removed", old, _closing(old))
+        return RegistryChange("removed", old, old.generation)
 
     return decide
 
@@ -222,17 +225,13 @@ def reset(spec: JobSpec) -> Decide:
             spec, generation=old.generation + 1, revision=old.revision + 1, paused=old.paused,
             store=spec.store or old.store,
         )  # fmt: skip
-        return RegistryChange("reset", new, _closing(old))
+        return RegistryChange("reset", new, old.generation)
 
     return decide
 
 
 def _next(spec: JobSpec, **fields: Any) -> JobSpec:
     return msgspec.structs.replace(spec, revision=spec.revision + 1, **fields)
-
-
-def _closing(spec: JobSpec) -> tuple[str, str]:
-    return keys.fence(spec.name, spec.generation), keys.events(spec.name)
 
 
 # -- on the server ---------------------------------------------------------------------------------------------
@@ -282,6 +281,7 @@ def change(decide: Decide, by: str = "", long: int = LONG) -> Steps[tuple[JobReg
 
     Must be driven on one connection that is not reconnected. ``decide`` may be called several times.
     """
+    divided = False  # whether several groups of a cluster have the keys of the transaction
     while True:
         checked((yield [Call(("WATCH", keys.REGISTRY), bool)]))
         registry = yield from read()
@@ -292,11 +292,22 @@ def change(decide: Decide, by: str = "", long: int = LONG) -> Steps[tuple[JobReg
         after = JobRegistry(dict(registry.specs), dict(registry.gone))
         fields = _fields(what.kind, what.spec.name, msgspec.json.encode(what.spec).decode(), by)
         after.apply(Entry(registry.last, [word.encode() for pair in fields.items() for word in pair]))
-        queued = [*_closed(what), calls.tappend(keys.REGISTRY, fields)]
+        queued = [*([] if divided else _closed(what)), calls.tappend(keys.REGISTRY, fields)]
         if registry.length >= long:
             every = _fields("all", "", after.everything(), by)
             queued.append(calls.tappev(keys.REGISTRY, every, count=1))
-        if (yield from _together(queued)):
+        try:
+            done = yield from _together(queued)
+        except (ReplyError, redis.ResponseError) as error:
+            if divided or not message_of(error).startswith("CROSSSLOT"):
+                raise
+            divided = True  # nothing was executed, but another connection may have watched the registry
+            continue
+        if done:
+            if what.closes is not None:
+                yield from commits.close(what.spec.name, what.closes)
+                if divided:
+                    checked((yield [calls.tappend(keys.events(what.spec.name), _last_event(what))]))
             return after, what
 
 
@@ -308,13 +319,16 @@ def _closed(what: RegistryChange) -> list[Call[Any]]:
     """Return the calls that close the fence. They publish the last epoch, which only appends the end to the events."""
     if what.closes is None:
         return []
-    fence, events = what.closes
+    fence, event = keys.fence(what.spec.name, what.closes), _last_event(what)
     stage = f"{fence}:closed:{uuid4().hex}"
-    summary_of = {"kind": what.kind, "text": f"generation {what.spec.generation}" if what.kind == "reset" else ""}
     return [
-        calls.tstage(stage, CLOSING_MS, events, list(summary_of), [list(summary_of.values())]),
-        calls.tpublish(fence, CLOSED, stage, check="closed"),
+        calls.tstage(stage, CLOSING_MS, keys.events(what.spec.name), list(event), [list(event.values())]),
+        calls.tpublish(fence, commits.CLOSED, stage, check=commits.CHECK),
     ]
+
+
+def _last_event(what: RegistryChange) -> dict[str, str]:
+    return {"kind": what.kind, "text": f"generation {what.spec.generation}" if what.kind == "reset" else ""}
 
 
 def _together(queued: Sequence[Call[Any]]) -> Steps[bool]:

@@ -9,6 +9,7 @@ import msgspec
 from tidelog.client import strings
 from tidelog.client.steps import Steps, checked, single
 from tidelog.jobs import keys
+from tidelog.jobs.commits import commit_of
 from tidelog.jobs.errors import JobError
 from tidelog.jobs.registry import registry
 from tidelog.jobs.registry.registry import JobSpec
@@ -43,7 +44,7 @@ def begin(to: StartPosition) -> Steps[str]:
 
 def clear(old: JobSpec, new: JobSpec) -> Steps[None]:
     """Delete the keys of the former generation that the new one does not use."""
-    gone = [keys.origin(old.name, old.generation)]
+    gone = [keys.origin(old.name, old.generation), *commit_of(old.name, old.generation).keys]
     gone += [key(old.name, at) for key in (keys.log, keys.recovery) for at in range(new.partitions, old.partitions)]
     yield from single(Call(("UNLINK", *gone), int))
 

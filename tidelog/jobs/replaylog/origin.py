@@ -28,7 +28,6 @@ from tidelog.jobs.errors import JobError
 from tidelog.jobs.topics import Ask, JobTopics, reset_hint
 from tidelog.options.start import StartPosition
 
-CLOSED: Final = 2**63 - 1  # the epoch of a closed fence, under which nothing can be published
 ZERO: Final = StreamId(0, 0)
 
 

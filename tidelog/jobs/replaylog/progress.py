@@ -1,13 +1,15 @@
 """The progress of a job: the last marker of each partition.
 
-Rule 1: Markers and fence are read in one transaction, so a publication is visible in all of them or in none.
+Rule 1: Markers and fence are read in one transaction, so a publication is visible in all of them or in none. In a
+        cluster of several groups, they are read after what was decided is published; if the fence has changed
+        meanwhile, another engine publishes.
 Rule 2: Every epoch has a marker in every partition, so all last markers have the epoch of the fence.
 Rule 3: Markers of earlier generations don't count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import hiredis
@@ -16,9 +18,9 @@ from tidelog.client import calls
 from tidelog.client.entries import Entry, StreamId
 from tidelog.client.steps import checked
 from tidelog.jobs import keys
+from tidelog.jobs.commits import CLOSED
 from tidelog.jobs.errors import JobError, SupersededError
 from tidelog.jobs.replaylog.marker import Marker, read_marker
-from tidelog.jobs.replaylog.origin import CLOSED
 from tidelog.jobs.topics import Ask, reset_hint
 from tidelog.transport.call import Call
 from tidelog.transport.errors import ReplyError
@@ -26,15 +28,27 @@ from tidelog.transport.errors import ReplyError
 PAGE: Final = 200  # markers per request
 
 
-def last_markers(ask: Ask, name: str, generation: int, partitions: int) -> list[Marker] | None:
+def last_markers(
+    ask: Ask, name: str, generation: int, partitions: int, complete: Callable[[], object] | None = None
+) -> list[Marker] | None:
     """Return the last marker of each partition; None before the first epoch.
 
-    Raises SupersededError if there is a later generation, and JobError if the log is incomplete.
+    ``complete`` publishes what was decided, if several groups of a cluster have the keys. Raises SupersededError if
+    there is a later generation or another engine publishes, and JobError if the log is incomplete.
     """
     logs = [keys.log(name, at) for at in range(partitions + 1)]  # one more, which must be empty
     lasts = [calls.trevrange(key, "+", "-", 1) for key in logs]
     fence = calls.tfence(keys.fence(name, generation))
-    *found, last = together(ask, [*lasts, fence])
+    if complete is None:
+        *found, last = together(ask, [*lasts, fence])
+    else:
+        (last,) = checked(ask(fence))
+        complete()
+        found = checked(ask(*lasts))
+        (now,) = checked(ask(fence))
+        if now not in (last, CLOSED):
+            raise SupersededError(f"job {name!r}: epoch {now} was published by another engine")
+        last = now
     if last == CLOSED:
         raise SupersededError(f"job {name!r}: generation {generation} was closed by a later one")
     markers = [_marker(key, entries, name, generation) for key, entries in zip(logs, found, strict=True)]

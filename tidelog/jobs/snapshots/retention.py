@@ -24,8 +24,8 @@ from tidelog.client import calls
 from tidelog.client.entries import StreamId
 from tidelog.client.steps import checked
 from tidelog.jobs import keys
+from tidelog.jobs.commits import CLOSED
 from tidelog.jobs.replaylog.marker import Marker, read_marker
-from tidelog.jobs.replaylog.origin import CLOSED
 from tidelog.jobs.replaylog.progress import read_log
 from tidelog.jobs.snapshots.catalog import JobSnapshots
 from tidelog.jobs.snapshots.manifests import PreviousVersion, SnapshotManifest

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tidelog.client.entries import StreamId
@@ -28,6 +28,7 @@ class TaskSettings:
     topics: Mapping[str, str] = field(default_factory=dict)  # the ID of each topic, from the driver
     version: str = ""  # of the function; a worker that has a different version imports it again; empty: any
     copies: ReplicaAcks = NO_REPLICA_ACKS  # replicas that must have received what is staged
+    divided: bool = False  # whether several groups of a cluster have the topics and the keys of the job
 
 
 @dataclass(frozen=True)
@@ -65,3 +66,4 @@ class TaskResult:
     recovered: int = 0  # epochs replayed before this one
     seconds: Mapping[str, float] = field(default_factory=dict)  # read, call, state, stage
     failure: TaskFailure | None = None
+    divided: Mapping[str, Sequence[str]] = field(default_factory=dict)  # instead of ``stages``: stages by hash tag

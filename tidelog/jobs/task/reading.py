@@ -98,7 +98,7 @@ class TaskInput:
             return self._rows([])
 
         def once() -> list[Page]:
-            wire = servers.leader()
+            wire = servers.leader(self.key)
             wire.send(calls.trange(self.key, f"({span.after}", span.end).args)
             number, first = header(wire, self.key)
             if number != span.rows:
@@ -107,7 +107,7 @@ class TaskInput:
                            f" {span.end}")  # fmt: skip
             return list(wire.pages(number, first, gather(self._wanted), PAGE))
 
-        return self._rows(servers.attempts(once))
+        return self._rows(servers.attempts(once, self.key))
 
     def entry(self, servers: LeaderConnection, at: str) -> Entry:
         """Return the entry with this ID, with all fields. Raises InputsLostError if it was evicted."""
@@ -133,7 +133,7 @@ class TaskInput:
         """Return up to ``number`` rows of (after, end], fewer if they are large. Raises InputsLostError by Rule 1."""
 
         def once() -> list[Page]:
-            wire = servers.leader()
+            wire = servers.leader(self.key)
             wire.send(calls.trange(self.key, f"({after}", end, number).args)
             there, first = header(wire, self.key)
             pages: list[Page] = []
@@ -150,7 +150,7 @@ class TaskInput:
                 raise gone
             return pages
 
-        return servers.attempts(once)
+        return servers.attempts(once, self.key)
 
     def _size(self, page: Page) -> int:
         columns = [page.maps()] if self._wanted.fields else map(page.field, self._wanted.names)

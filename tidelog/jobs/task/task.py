@@ -26,6 +26,7 @@ from functools import lru_cache
 from typing import Final
 
 from tidelog.client import calls, strings
+from tidelog.client.dividedcommit import DividedStager
 from tidelog.client.entries import StreamId
 from tidelog.client.publish import NotReplicatedError, StagedRows, Stager
 from tidelog.client.steps import checked
@@ -167,10 +168,7 @@ class _Task:
                 rows = [made.decoded(one) for one in read]
                 made.run(rows, split_calls(rows, job.merge, job.max_rows))
         parts = returned.parts + self._dead_letters(prepared, context, made.skipped)
-        stager = Stager(
-            plan.where.access, NAME, f"job:{job.name}:{plan.partition}", plan.where.stage_ttl_ms, plan.where.copies,
-            servers=self.servers,
-        )  # fmt: skip
+        stager = self._stager()
         if sum(len(part.values) for part in parts) > TOGETHER:
             with self._timed("stage"):
                 stager.stage(parts)
@@ -190,11 +188,23 @@ class _Task:
         )  # fmt: skip
         with self._timed("stage"):
             stager.stage([*parts, marker_part(context, marker)])
-            stager.finish()
+            if isinstance(stager, Stager):
+                stager.finish()
         return TaskResult(
-            plan.partition, tuple(stager.names), marker, self.more, len(made.skipped), keys, size,
-            recovery.replayed if recovery is not None else 0, self.seconds,
+            plan.partition, tuple(stager.names) if isinstance(stager, Stager) else (), marker, self.more,
+            len(made.skipped), keys, size, recovery.replayed if recovery is not None else 0, self.seconds,
+            divided={} if isinstance(stager, Stager) else stager.stages,
         )  # fmt: skip
+
+    def _stager(self) -> Stager | DividedStager:
+        where, name = self.plan.where, self.job.name
+        if where.divided:
+            return DividedStager(
+                where.access, NAME, keys.prefix(name), str(self.plan.partition), where.stage_ttl_ms, where.copies,
+                servers=connection_to(where.access.single_attempt(where.access.read_ms)),
+            )  # fmt: skip
+        begin = f"{keys.prefix(name)}:{self.plan.partition}"
+        return Stager(where.access, NAME, begin, where.stage_ttl_ms, where.copies, servers=self.servers)
 
     # -- reading ---------------------------------------------------------------------------------------------
     def _topics(self) -> TaskTopics:

@@ -1,0 +1,87 @@
+"""An engine runs a job over two groups while processes are killed and slots move; the totals are exact."""
+
+from __future__ import annotations
+
+import random
+import time
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tests.replication.cluster import cluster
+from tests.replication.clusters import Groups
+from tests.simulation.test_seeds import MINUTES
+from tests.tidelog.jobs import groupsjob
+from tests.tidelog.jobs.groupskit import check, some, url_of
+from tidelog import Client
+from tidelog.jobs.testengine import EngineTest, running_engine
+from tidelog.testing import Server
+from tidelog.transport.slots import SLOTS
+
+pytest.importorskip("pyspark", reason="no pyspark here (pip install 'tidelog[jobs]')")
+
+LEAST = 40.0  # seconds
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900 + 120 * MINUTES)
+def test_storm() -> None:
+    seed = int(time.time())
+    print(f"seed {seed}")
+    chosen, sent = random.Random(seed), 0
+    end = time.monotonic() + max(LEAST, MINUTES * 60)
+    with cluster() as servers:
+        groups = Groups(servers, members=2)
+        url = url_of(groups)
+        server = cast("Server", SimpleNamespace(url=url))
+        topics = (groupsjob.clicks, groupsjob.copies, groupsjob.totals)
+        with Client(url) as client:
+            for topic in topics:
+                topic.use(sync=client)
+            groupsjob.clicks.sync.ready()
+            with running_engine(server, groupsjob.both, lease=2.0) as engine:
+                faults = {
+                    "engine": lambda: _killed(engine), "leader": lambda: _restart(groups, chosen),
+                    "move": lambda: _move(groups, chosen), "nothing": lambda: time.sleep(chosen.random() * 3),
+                }  # fmt: skip
+                done: dict[str, int] = {}
+                while time.monotonic() < end or len(done) < len(faults):
+                    for _ in range(chosen.randint(1, 20)):
+                        groupsjob.clicks.sync.send_many(some(sent, 30))
+                        sent += 30
+                    fault = chosen.choice(list(faults))
+                    done[fault] = done.get(fault, 0) + 1
+                    faults[fault]()
+                    if chosen.random() < 0.3:
+                        time.sleep(chosen.random() * 10)  # the engine needs some seconds to start
+                groupsjob.clicks.sync.send_many(some(sent, 30))
+                sent += 30
+                engine.idle(timeout=300)
+                print(f"{sent} clicks, faults: {done}")
+                check(client, groupsjob.copies, groupsjob.totals, sent)
+
+
+def _killed(engine: EngineTest) -> None:
+    engine.kill()
+    engine.start()
+
+
+def _restart(groups: Groups, chosen: random.Random) -> None:
+    """Kill the leader of a group."""
+    node = groups.leader(chosen.choice([1, 2]))
+    node.kill()
+    time.sleep(chosen.random())
+    node.start()
+    groups.agree()
+
+
+def _move(groups: Groups, chosen: random.Random) -> None:
+    """Move some slots to the other group. Another move may be in progress, and a move may be aborted."""
+    first = chosen.randrange(SLOTS)
+    owned: list[Any] = [each for each in groups.agree()["slots"] if each[0] <= first <= each[1]]
+    owner = str(owned[0][2])
+    last = min(owned[0][1], first + chosen.randrange(SLOTS // 2))
+    with suppress(AssertionError):
+        groups.move(f"{first}-{last}", to="1" if owner == "2" else "2", at=owner)
