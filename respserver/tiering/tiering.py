@@ -27,6 +27,7 @@ from respserver.tiering.helperprocess import HelperError, HelperProcess
 RETRY_MS: Final = 30_000  # after an error, at most
 SOON_MS: Final = 1000  # until the rest of a pass that met unconfirmed records, and after an error, at least
 AGELESS: Final = -1  # see ``persistence.tiering.source``
+LONGEST_ERROR: Final = 1000  # characters
 TOTALS: Final = ("objects", "entries", "bytes", "calls", "failed")  # in the lines of the helper
 
 
@@ -169,6 +170,7 @@ class Tiering(ServerPart):
             self._logger.warning(f"History: {line['warning']}")
 
     def _fail(self, error: str) -> None:
+        error = " ".join(error.split())[:LONGEST_ERROR]  # drivers report whole documents; INFO has one line
         self._works = False
         self._errors += 1
         if error != self._error:

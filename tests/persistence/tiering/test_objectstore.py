@@ -24,14 +24,17 @@ from tests.tidelog.jobs.s3kit import s3_bucket
 Make = Callable[[], HistoryStore]
 
 
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    with s3_bucket() as url:
+        yield url
+
+
 @pytest.fixture(params=["directory", "file URL", "s3"])
-def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
-    if request.param == "s3":
-        with s3_bucket() as bucket:
-            yield lambda: HistoryStore(f"{bucket}/{tmp_path.name}", 60, lambda: None)
-    else:
-        url = str(tmp_path) if request.param == "directory" else f"file://{tmp_path}"
-        yield lambda: HistoryStore(url, 60, lambda: None)
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
+    urls = {"directory": str(tmp_path), "file URL": f"file://{tmp_path}"}
+    url = urls.get(request.param) or f"{request.getfixturevalue('bucket')}/{tmp_path.name}"
+    return lambda: HistoryStore(url, 60, lambda: None)
 
 
 def test_files(make: Make) -> None:

@@ -205,6 +205,9 @@ def test_other_streams_are_copied_when_one_is_damaged(data: TieredServer) -> Non
     assert len(copier.problems) == 1
     assert "stream b'a': streams/a/00000000000000000001.json" in copier.problems[0]
     data.check("b", 5)
+    version.unlink()
+    data.copier().run()
+    data.check("a", 5)
 
 
 @pytest.mark.parametrize("damage", ["missing", "changed", "truncated"])
