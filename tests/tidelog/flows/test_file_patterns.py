@@ -227,7 +227,7 @@ def test_few_files_are_open(logs: Logs) -> None:
 
     async def main() -> None:
         nonlocal most
-        async with running(reader.flow) as one:
+        async with running(reader.flow) as one, asyncio.timeout(60):
             for turn in range(3):
                 while len(reader.values) < len(expected) + turn * 40:
                     most = max(most, len(_watch(one)._open))

@@ -192,7 +192,7 @@ class FileWatch:
         self._blocked = False
         while self._unopened:
             if len(self._open) >= self._options.max_open and not await self._close_one():
-                self._blocked = not self._ready
+                self._blocked = not self._ready and bool(self._owners)  # a settlement will change it
                 return
             file = self._unopened.popleft()
             if file.file is not None or self._files.get(file.key) is not file:
