@@ -45,6 +45,7 @@ CONNECTORS: Final[dict[str, str]] = {  # type: module:class
     "nats": "tidelog.flows.connectors.nats.nats:NatsConnector",
     "sql": "tidelog.flows.connectors.sql.sql:SqlConnector",
     "sql_query": "tidelog.flows.connectors.sql.query:SqlQuerySink",
+    "postgres_cdc": "tidelog.flows.connectors.cdc.postgrescdc:PostgresCdcSource",
     "syslog": "tidelog.flows.connectors.syslog.syslog:SyslogConnector",
     "object_store": "tidelog.flows.connectors.objects.objectstore:ObjectStoreConnector",
     "otlp": "tidelog.flows.connectors.otlp.otlp:OtlpSource",

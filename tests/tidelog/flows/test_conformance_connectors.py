@@ -26,8 +26,10 @@ from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.runtime.runningflow import RunningFlow
 from tidelog.flows.testing import check_sink, check_source
 
+ELSEWHERE = ("amqp", "postgres_cdc")  # test_amqp, test_postgres_cdc, which are long
 
-@pytest.mark.parametrize("name", [each for each in registry.CONNECTORS if each != "amqp"])  # test_amqp, which is long
+
+@pytest.mark.parametrize("name", [each for each in registry.CONNECTORS if each not in ELSEWHERE])
 def test_connectors(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     for check in CHECKS[name]:
         check(Peers(request, tmp_path))

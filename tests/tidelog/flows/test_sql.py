@@ -493,6 +493,20 @@ async def test_types_of_postgresql(peers: Peers, tmp_path: Path) -> None:
     assert out.values[1]["s"] == '{"k":1}'
 
 
+@in_loop
+async def test_changes_need_a_server_with_logical_replication(peers: Peers) -> None:
+    flow = Flow("changes")
+    options = {"url": peers.get("postgres").url, "slot": "s", "tables": ["orders"], "create": True}
+    flow.connector("in", "postgres_cdc", reconnect="none", **options)
+    flow.connector("out", "null")
+    flow.connect("in -> out")
+    one = RunningFlow(flow.spec(), FlowContext("changes"))
+    await one.start()
+    await until(lambda: one.graph.connections["in"].failed)
+    assert "ALTER SYSTEM SET wal_level = 'logical'" in one.graph.connections["in"].error
+    await one.stop()
+
+
 # -- the example ---------------------------------------------------------------------------------------------
 @in_loop
 async def test_the_example_copies_orders_from_one_database_to_another(peers: Peers, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@
     objects        objects in S3, Google Cloud Storage, Azure, and directories
     otlp           logs and metrics of OpenTelemetry
     sql            tables and queries of PostgreSQL, MySQL, and SQLite
+    cdc            changes of tables of PostgreSQL
     syslog         messages of syslog
     elastic        the bulk API of Elasticsearch and OpenSearch
     builtin        connectors without a peer: timers, test sources, Python functions
