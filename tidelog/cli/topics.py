@@ -8,13 +8,17 @@ from dataclasses import fields
 import click
 import redis
 
+from tidelog.cli.clustermap import reported
 from tidelog.cli.connect import connected, url_option
 from tidelog.cli.progress import Progress
+from tidelog.cluster import moving
 from tidelog.operating.tables import counted, print_pairs, table
 from tidelog.operating.terminal import echo
 from tidelog.topics import Retention, TopicError, admin
+from tidelog.topics.balancing import summary
 from tidelog.topics.retention import described, policy_of, policy_words
 from tidelog.topics.settings import TopicSettings
+from tidelog.transport.access import Access
 
 
 @click.group()
@@ -72,8 +76,7 @@ def show(name: str, url: str) -> None:
             places = []
             echo(f"{name}: the groups of the partitions can't be read: {error}", err=True)
         if places:
-            number = len({place.group for place in places})
-            print_pairs({"cluster": f"the partitions are on {counted(number, 'group')} of servers"})
+            print_pairs({"cluster": f"{counted(len(places), 'partition')}: {summary(places)}"})
         echo()
         table(
             ["stream", *(["on group", "leader"] if places else []), "entries", "first", "last", "groups", "unfinished",
@@ -102,11 +105,44 @@ def grow(name: str, partitions: int, force: bool, url: str) -> None:
     Existing entries stay in their partitions, so the topic must be idle: stop the
     programs that send, and let the processors finish. Otherwise the old entries
     of a key can be processed after its new ones. Programs that declare the old
-    number of partitions are refused afterwards.
+    number of partitions are refused afterwards. In a cluster, the new partitions
+    are distributed over the groups, and the old ones stay where they are.
     """
     with connected(url) as client:
         facts = admin.grow(client, name, partitions, force)
-    echo(f"{name} has {counted(facts.partitions or 0, 'partition')}")
+        try:
+            places = admin.places(client, name, facts)
+        except redis.ResponseError:  # no permission
+            places = []
+    echo(f"{name} has {counted(facts.partitions or 0, 'partition')}" + (f": {summary(places)}" if places else ""))
+
+
+@topics.command()
+@click.argument("name")
+@click.option("--move", is_flag=True, help="Also move partitions that have entries.")
+@url_option
+def balance(name: str, move: bool, url: str) -> None:
+    """Distribute the partitions of the topic NAME evenly over the groups of a cluster.
+
+    \b
+    A new topic is distributed when it is created. A partition whose slot has no
+    keys is assigned to another group, which copies nothing. With --move, others
+    move with their keys, while programs use them. Ctrl-C ends the current move.
+    """
+    with connected(url) as client:
+        facts = admin.settings_of(client, name)
+        if not admin.places(client, name, facts):
+            raise TopicError(f"topic {name!r}: its servers are not a cluster with a coordinator")
+        admin.balance(client, name)
+        left = admin.transfers(client, name, facts)
+        if move:
+            for each in left:
+                with Progress() as progress, reported():
+                    moving.move(Access.of(url), each.slots, each.target, lambda _: None, progress.show_text)
+        places = admin.places(client, name, facts)
+    echo(f"{name} has {counted(len(places), 'partition')}: {summary(places)}")
+    if left and not move:
+        echo("Partitions that have entries stay where they are: --move moves them.")
 
 
 @topics.command()

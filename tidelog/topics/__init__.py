@@ -11,6 +11,7 @@
     producer          sends records exactly once
     dividedbatch      the same for partitions on several groups of a cluster
     delayed           sends records that join their partition later
+    balancing         distributes partitions over the groups of a cluster
     retention         the policies with which the server evicts from the partitions
     groupprogress     how far the groups of a partition have finished its entries
     groupreader       reads streams with a consumer group: entries in flight, acknowledged, returned, touched

@@ -6,20 +6,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import msgspec
-
 from tidelog.client import calls, steps, strings
 from tidelog.client.client import Client
 from tidelog.client.entries import Entry, StreamId, StreamPolicy
 from tidelog.client.steps import Steps, checked
 from tidelog.codecs import CodecError, UndecodableError, codec_for
 from tidelog.coordination import documents
+from tidelog.topics import balancing
+from tidelog.topics.balancing import PartitionPlace, SlotTransfer
 from tidelog.topics.groupprogress import progress
 from tidelog.topics.retention import enforce
 from tidelog.topics.settings import MOST, PREFIX, Retention, TopicError, TopicSettings, key_of, read_settings
 from tidelog.topics.typechanges import judged
 from tidelog.transport.call import Call
-from tidelog.transport.slots import MemberAddress, slot_of
 
 PAGE: Final = 500  # streams per pipeline
 
@@ -55,32 +54,22 @@ def partitions(client: Client, name: str, settings: TopicSettings) -> Iterator[P
         yield steps.run(client, _state(f"{name}:{at}"))
 
 
-@dataclass(frozen=True)
-class PartitionPlace:
-    """Where a cluster has a partition, as its map says."""
-
-    group: str  # "-" if the slot is unassigned
-    leader: str  # its address; "-" if it is unknown
-
-
 def places(client: Client, name: str, settings: TopicSettings) -> list[PartitionPlace]:
-    """Return the place of each partition; none if the servers are not a cluster of several groups.
+    """Return the place of each partition; none if the servers are not a cluster with a coordinator.
 
     Raises redis.ResponseError if the user lacks the permission for TCLUSTER MAP.
     """
-    if not client.several_groups():
-        return []
-    found = client.run(Call(("TCLUSTER", "MAP"), msgspec.json.decode))
-    leaders = {}
-    for group, record in found["groups"].items():
-        member = record["members"].get(record["leader"])
-        leaders[group] = str(MemberAddress(member["host"], member["port"])) if member is not None else "-"
-    places = []
-    for at in range(settings.partitions or 0):
-        slot = slot_of(f"{name}:{at}")
-        group = next((group for first, last, group in found["slots"] if first <= slot <= last), "-")
-        places.append(PartitionPlace(group, leaders.get(group, "-")))
-    return places
+    return steps.run(client, balancing.places(name, settings.partitions or 0))
+
+
+def balance(client: Client, name: str) -> None:
+    """Distribute the partitions of a topic over the groups of a cluster, as far as their slots are empty."""
+    steps.run(client, balancing.balance(name, settings_of(client, name).partitions or 0))
+
+
+def transfers(client: Client, name: str, settings: TopicSettings) -> list[SlotTransfer]:
+    """Return the transfers that would distribute the partitions of a topic evenly over the groups."""
+    return steps.run(client, balancing.transfers(name, settings.partitions or 0))
 
 
 def lengths(name: str, settings: TopicSettings) -> list[Call[int]]:
@@ -166,7 +155,8 @@ def grow(client: Client, name: str, count: int, force: bool = False) -> TopicSet
     """Increase the number of partitions to ``count``, a multiple of the current number.
 
     A key then belongs to its old partition or to a new one. Entries are not moved, so old entries of a key may be read
-    after its new ones. Raises TopicError while a group has unfinished entries, unless ``force`` is set.
+    after its new ones. Raises TopicError while a group has unfinished entries, unless ``force`` is set. In a cluster,
+    the new partitions are distributed over the groups before any program can use them.
     """
     settings = settings_of(client, name)
     now = settings.partitions or 0
@@ -179,6 +169,7 @@ def grow(client: Client, name: str, count: int, force: bool = False) -> TopicSet
                     f"topic {name!r} is not idle: {state.unfinished:,} entries of {state.key} are not finished. Stop"
                     " the senders and let the processors finish first, or accept that keys lose their order (--force)"
                 )
+    steps.run(client, balancing.balance(name, count, fixed=now))
     grown = _swap(client, name, lambda known: replace(known, partitions=count), expected=settings)
     if grown.retention.limited:
         steps.run(client, enforce(name, grown))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from tidelog.client import strings
 from tidelog.client.steps import Steps, checked
 from tidelog.coordination import documents
+from tidelog.topics.balancing import balance
 from tidelog.topics.settings import TopicSettings, key_of, read_settings
 
 
@@ -17,9 +18,14 @@ def known(name: str) -> Steps[TopicSettings | None]:
 
 
 def agree(name: str, declared: TopicSettings) -> Steps[TopicSettings]:
-    """Return the settings of a topic. They are written if there are none. Raises TopicMismatchError if they differ."""
+    """Return the settings of a topic. They are written if there are none. Raises TopicMismatchError if they differ.
+
+    In a cluster, the program that has written them distributes the partitions over the groups before it sends anything.
+    """
     wanted = declared.complete()
     settings = yield from compare(name, declared.agreed, wanted)
+    if settings is wanted:
+        yield from balance(name, wanted.partitions or 0)
     return settings or wanted
 
 
