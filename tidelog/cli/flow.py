@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
@@ -32,6 +33,7 @@ from tidelog.flows.service.api import DEFAULT
 from tidelog.flows.service.desired import Desired, DesiredDocument
 from tidelog.flows.service.host import DeployedFlow
 from tidelog.flows.service.reloading import ReloadReport
+from tidelog.operating.signals import held
 from tidelog.operating.tables import counted
 from tidelog.operating.terminal import echo
 from tidelog.operating.watch import StatusOptions, show_rates, status_options
@@ -170,27 +172,28 @@ def run(
 
     The exit status is 1 if a flow has failed or events were abandoned.
     """
-    document = _read(files, url)
-    head = document.head
-    if not document.flows and not stay:
-        raise click.UsageError("there is no flow to run: name a file with a flow, or use --stay")
-    configure(log_level, log_json)
-    listening = listen or head.listen or DEFAULT
-    try:
-        path = token_file or head.token_file
-        options = process.ProcessOptions(
-            head.server, name or head.name or "default", None if listening == NONE else listening,
-            process.token_in(path) if path else head.token, allow_local, stay,
-        )  # fmt: skip
-        flows = _deployed(document)
-        paths = _paths(files)
-        if paths:
-            only_files = len(paths) == len(files)
-            options.read_files = lambda: _deployed(_reread(paths, url, head, only=only_files, stay=stay))
-        collect_less()
-        status = process.run(flows, options, lambda line: echo(line, err=True))
-    except FlowError as error:
-        raise click.ClickException(str(error)) from None
+    with held(signal.SIGHUP):  # until the process handles it
+        document = _read(files, url)
+        head = document.head
+        if not document.flows and not stay:
+            raise click.UsageError("there is no flow to run: name a file with a flow, or use --stay")
+        configure(log_level, log_json)
+        listening = listen or head.listen or DEFAULT
+        try:
+            path = token_file or head.token_file
+            options = process.ProcessOptions(
+                head.server, name or head.name or "default", None if listening == NONE else listening,
+                process.token_in(path) if path else head.token, allow_local, stay,
+            )  # fmt: skip
+            flows = _deployed(document)
+            paths = _paths(files)
+            if paths:
+                only_files = len(paths) == len(files)
+                options.read_files = lambda: _deployed(_reread(paths, url, head, only=only_files, stay=stay))
+            collect_less()
+            status = process.run(flows, options, lambda line: echo(line, err=True))
+        except FlowError as error:
+            raise click.ClickException(str(error)) from None
     raise SystemExit(status)
 
 

@@ -51,6 +51,24 @@ _taken: dict[signal.Signals, _Taken] = {}  # of the process
 
 
 @contextmanager
+def held(number: signal.Signals) -> Iterator[None]:
+    """Delay a signal until ``release``, or the end. A signal that has no handler yet would end the process."""
+    if not in_main_thread():
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (number,))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def release(number: signal.Signals) -> None:
+    """Deliver a signal that was delayed."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (number,))
+
+
+@contextmanager
 def handling(numbers: Sequence[signal.Signals], handle: Handler) -> Iterator[None]:
     """Call ``handle`` in the running event loop, which is that of the main thread, when one of the signals arrives.
 

@@ -294,6 +294,8 @@ def test_openapi_names_every_route() -> None:
         ("DELETE", "/v1/flows/main?timeout=-1", None, {}, 422, "timeout is '-1'"),
         ("GET", "/v1/flows", None, {"Host": "evil.example"}, 403, "Host is 'evil.example'"),
         ("GET", "/v1/flows", None, {"Host": "127.0.0.1.evil.example:9898"}, 403, "Host is"),
+        ("GET", "/v1/flows", None, {"X-Forwarded-For": "192.0.2.7"}, 403, "a proxy has forwarded the request"),
+        ("GET", "/metrics", None, {"Via": "1.1 proxy"}, 403, "a proxy has forwarded the request"),
         ("GET", "/v1/flows", None, {"Origin": "http://evil.example"}, 403, "pages of 'http://evil.example'"),
         ("GET", "/v1/flows", None, {"Origin": "null"}, 403, "pages of 'null'"),
         ("GET", "/v1/flows", None, {"Origin": "http://localhost:1"}, 403, "pages of"),

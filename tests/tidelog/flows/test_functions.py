@@ -286,6 +286,9 @@ def test_deeply_nested_values_are_errors() -> None:
         deep = {"a": deep}
     assert error("merge_deep(@, @)", deep).startswith("merge_deep(): the value is nested too deeply")
     assert "parse_json(): " in error("parse_json(@)", "[" * 100_000)
+    for call in ("regex_find_all(@, 'a')", "regex_split(@, 'a')", "regex_replace(@, 'a', 'b')"):
+        assert "more than 10,000 matches" in error(call, "a" * 10_001)
+        result(call, "a" * 10_000)
 
 
 def test_without_re2_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -441,3 +441,19 @@ def test_a_process_that_is_killed_during_reloads_loses_nothing(tmp_path: Path, s
             assert found.total() - count <= kills * 10_000
             process.process.terminate()
             assert process.end() == 0
+
+
+def test_a_signal_before_its_handler_is_delayed() -> None:
+    code = """
+import asyncio, os, signal
+from tidelog.operating.signals import handling, held, release
+async def main():
+    seen = asyncio.Event()
+    with handling((signal.SIGHUP,), lambda _: seen.set()):
+        release(signal.SIGHUP)
+        await seen.wait()
+with held(signal.SIGHUP):
+    os.kill(os.getpid(), signal.SIGHUP)
+    asyncio.run(main())
+"""
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

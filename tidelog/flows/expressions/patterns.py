@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from tidelog.flows.expressions.declare import STRING, Kind, function, limited
 
 LONGEST: Final = 10_000  # characters of a pattern
+MATCHES: Final = 10_000  # of one call, which take up to 30 ms
 _MEMORY: Final = 4 * 2**20  # bytes of one compiled pattern, with its cache of states
 _GROUP: Final = re.compile(r"\$(?:(\$)|(\d+)|\{(\w+)\})")  # in a replacement
 
@@ -37,6 +38,13 @@ class TextPattern(NamedTuple):
     def search(self, text: str) -> Any:
         """Return the first match in the UTF-8 of a text. For strings, the package would compute positions, too."""
         return self.regex.search(text.encode())
+
+    def matches(self, text: str) -> Iterator[Any]:
+        """Yield all matches. Raises ValueError if there are too many."""
+        for count, found in enumerate(self.regex.finditer(text)):
+            if count == MATCHES:
+                raise ValueError(f"the pattern has more than {MATCHES:,} matches")
+            yield found
 
 
 @lru_cache(64)  # for patterns that are no literals
@@ -79,7 +87,7 @@ def regex_find(string: str, pattern: TextPattern) -> str | None:
 @function(STRING, PATTERN, example="regex_find_all('a1 b22', '[0-9]+')", result=["1", "22"], needs=require_re2)
 def regex_find_all(string: str, pattern: TextPattern) -> list[str]:
     """Returns all matches."""
-    return [each.group() for each in pattern.regex.finditer(string)]
+    return [each.group() for each in pattern.matches(string)]
 
 
 @function(
@@ -100,7 +108,7 @@ def regex_capture(string: str, pattern: TextPattern) -> dict[str, str | None] | 
 )  # fmt: skip
 def regex_capture_all(string: str, pattern: TextPattern) -> list[dict[str, str | None]]:
     """Returns the named groups of all matches, as a list of objects."""
-    return [{name: each.group(number) for name, number in pattern.names} for each in pattern.regex.finditer(string)]
+    return [{name: each.group(number) for name, number in pattern.names} for each in pattern.matches(string)]
 
 
 @function(
@@ -112,7 +120,7 @@ def regex_replace(string: str, pattern: TextPattern, replacement: str) -> str:
     parts = _replacement(replacement, pattern.names, pattern.groups)
     pieces: list[str] = []
     size = at = 0
-    for found in pattern.regex.finditer(string):
+    for found in pattern.matches(string):
         pieces.append(string[at : found.start()])
         pieces += [each if isinstance(each, str) else found.group(each) or "" for each in parts]
         size += sum(map(len, pieces[-len(parts) - 1 :]))
@@ -144,7 +152,7 @@ def _replacement(text: str, names: tuple[tuple[str, int], ...], groups: int) -> 
 @function(STRING, PATTERN, example="regex_split('a, b;c', '[,;] *')", result=["a", "b", "c"], needs=require_re2)
 def regex_split(string: str, pattern: TextPattern) -> list[str]:
     """Splits at all matches."""
-    return list(_between(string, pattern.regex.finditer(string)))
+    return list(_between(string, pattern.matches(string)))
 
 
 def _between(string: str, matches: Iterator[Any]) -> Iterator[str]:

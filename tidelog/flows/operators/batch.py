@@ -22,14 +22,14 @@ from tidelog.flows.api.tokens import RETRY, Settleable, TokenGroup, Withheld, se
 from tidelog.options.structs import Struct
 from tidelog.options.units import PositiveDuration, PositiveSize
 
-MOST: Final = 1_000_000  # maximum number of events in a batch
+MOST: Final = 100_000  # maximum number of events in a batch, which takes about 25 ms to compose
 
 
 class BatchOperatorOptions(Struct):
     """The options of ``batch``. At least one of the first three is required."""
 
     count: Annotated[int, msgspec.Meta(ge=1, le=MOST)] | None = None
-    # Maximum number of events in a batch, from 1 to 1,000,000. The short form: `batch: 100`.
+    # Maximum number of events in a batch, from 1 to 100,000. The short form: `batch: 100`.
     bytes: PositiveSize | None = None
     # Maximum size of the values in a batch. A larger value forms a batch of its own. Strings and bytes count with their
     # own size, other values with that of their JSON.

@@ -3,7 +3,7 @@
 Rule 1: If there is a token, each request to ``/v1`` and ``/metrics`` must contain it, except ``/v1/live`` and
         ``/v1/ready``. Without a token, the API only listens on this machine.
 Rule 2: Without a token, ``Host`` must be a local name. A foreign name that resolves to this machine (DNS rebinding) is
-        rejected.
+        rejected. So are requests that a proxy has forwarded, because other machines could use it, except those of OPEN.
 Rule 3: All requests from web pages of another origin are rejected. Browsers send ``Origin`` and ``Sec-Fetch-Site``.
 """
 
@@ -22,7 +22,7 @@ from tidelog.flows.api.errors import FlowError, FlowFileError
 from tidelog.flows.service.desired import DesiredStateError
 from tidelog.flows.service.host import BusyError, NoFlowError
 from tidelog.flows.service.requestbodies import ApiError, wrong
-from tidelog.operating.hostnames import host_name, is_local
+from tidelog.operating.hostnames import host_name, is_forwarded, is_local
 from tidelog.operating.httpaddress import handling
 
 log = logging.getLogger("tidelog.flows")
@@ -58,6 +58,8 @@ class AccessControl:
             host = host_name(request.headers.get("Host", ""))
             if not is_local(host):
                 raise ApiError(403, f"Host is {host!r}: without a token, only localhost is permitted")
+            if request.path not in OPEN and is_forwarded(request.headers):
+                raise ApiError(403, "a proxy has forwarded the request: this requires a token (--token-file)")
         origin = request.headers.get("Origin")
         if origin is not None and _authority(origin) != request.headers.get("Host", "").lower():
             raise ApiError(403, f"requests from pages of {origin!r} are not permitted")

@@ -25,7 +25,7 @@ from tidelog.flows.service.host import DeployedFlow, FlowHost
 from tidelog.flows.service.publisher import FlowPublisher
 from tidelog.flows.service.reloading import ReloadReport, reload
 from tidelog.operating.errortexts import summary_of
-from tidelog.operating.signals import ENDING, handling
+from tidelog.operating.signals import ENDING, handling, release
 from tidelog.operating.tables import counted
 from tidelog.transport.cancellation import cancel_and_wait
 
@@ -88,6 +88,7 @@ class FlowProcess:
         if options.listen is not None:
             server = api.FlowApiServer(self.host, options.listen, options.token, history)
         with handling(ENDING, self._signalled), self.host.watchdog, self.host.warnings:
+            release(signal.SIGHUP)
             reloads = asyncio.create_task(self._reloads(), name="flow reloads")
             try:
                 if server is not None:
