@@ -284,7 +284,10 @@ class _EtcdWatch:
                     if self._stopped.is_set():
                         break
                     for line in response.iter_lines(chunk_size=None):
-                        revision = self._received(line, revision)
+                        if line.strip():
+                            revision = self._received(line, revision)
+                            if not revision:  # etcd has ended the watch, but leaves the stream open
+                                break
             except (
                 OSError,
                 Etcd3Exception,
@@ -297,11 +300,11 @@ class _EtcdWatch:
                     attempt += 1
             else:
                 revision = 0  # etcd has ended the watch, for example because the revision was compacted
+                self._stopped.wait(0.1)  # it may do so again, for example because of permissions
 
     def _received(self, line: bytes, revision: int) -> int:
-        """Notify, if a message says that the key has changed; return the revision from which to continue."""
-        if not line.strip():
-            return revision
+        """Notify, if a message says that the key has changed. Return the revision from which to continue; 0 if etcd has
+        ended the watch."""
         result = json.loads(line)["result"]
         if result.get("canceled"):
             return 0

@@ -220,10 +220,11 @@ class RespServer:
         keeper = self.map_keeper = MapKeeper(parts, member, self.cluster, self.replicas, departure, self.pauses)
         assigning = SlotAssignment(parts, keeper, member, self.pauses, self.slicing, self.blocking)
         inert, cleaning = InertSlots(parts), SlotCleaning(parts)
-        imports = SlotImports(parts, keeper, member, inert, cleaning)
+        imports = SlotImports(parts, keeper, member, inert, cleaning, self.served_time)
         moving = SlotMover(
-            parts, keeper, member, assigning, inert, cleaning, self.pauses, self.slicing, self.blocking
-        )
+            parts, keeper, member, assigning, inert, cleaning, self.pauses, self.slicing, self.blocking,
+            self.served_time,
+        )  # fmt: skip
         self.slot_map = MapCommands(
             parts, keeper, assigning, moving, imports, member, on_result=self.blocking.acknowledged
         )

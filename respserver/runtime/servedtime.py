@@ -78,6 +78,11 @@ class ServedTime(ServerPart):
                 " much longer"
             )
 
+    def behind(self) -> int:
+        """Call update(), and return by how much ``away`` grows (ms) once the server can serve again; 0 if it can."""
+        self.update()
+        return self._clock.now() - self._data.ks.away - self._at if self._closed else 0
+
     def _follow(self, ks: Keyspace, now: int) -> None:
         """Keep served time in step with the wall clock; shift it if they differ."""
         apart = now - ks.away - self._at

@@ -12,6 +12,8 @@ Rule 2: the map decides what becomes of an import, see settle(). While the map h
 import continues. If it is finished, the import is adopted: its description is removed, and this is confirmed by the
 in-sync set before the leader uses the map, and before it writes to the map that it has seen it. If the map does not
 have the move any more, it was aborted: the keys are deleted before the group can get the slots in another way.
+Rule 3: deadlines in served time are converted when they arrive. If this server then can't serve for more than LATE_MS,
+they would be that much later, although the other group has served its clients meanwhile. The import then begins again.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from resp.errors import CommandError, CorruptError
 from respserver.group.membership import GroupMembership
 from respserver.runtime.ownership import either, table
 from respserver.runtime.parts import RuntimeParts, ServerPart
+from respserver.runtime.servedtime import ServedTime
 from respserver.slotmaps.cleaning import SlotCleaning, staged_in
 from respserver.slotmaps.inert import InertSlots
 from respserver.slotmaps.keeper import MapKeeper
@@ -38,6 +41,7 @@ from storage.keyspace.validation import check
 AT_ONCE: Final = 1000  # names that are searched before other clients have their turn
 TURN: Final = 0.0  # seconds between two of these parts
 POLL: Final = 0.001  # seconds
+LATE_MS: Final = 1000  # by which messages may fall due late, or early, because of a move
 MAP_SECONDS: Final = 5.0  # for which an import waits until this member has the map that has its move
 OPEN: Final = "open"
 COMPLETE: Final = "complete"
@@ -55,10 +59,12 @@ class SlotImports(ServerPart):
 
     def __init__(
         self, parts: RuntimeParts, keeper: MapKeeper, membership: GroupMembership, inert: InertSlots,
-        cleaning: SlotCleaning,
+        cleaning: SlotCleaning, served_time: ServedTime,
     ) -> None:  # fmt: skip
         super().__init__(parts)
         self._keeper = keeper
+        self._served_time = served_time
+        self._away: dict[str, int] = {}  # by import that this leader has begun: ``Keyspace.away`` at that time (Rule 3)
         self._standing = membership.standing
         self._in_sync = membership.in_sync
         self._membership = membership
@@ -130,6 +136,11 @@ class SlotImports(ServerPart):
         now = self._keeper.map
         if now is None or now.move(name) is None or self._standing.led != led:
             raise NotYetError("the move has ended meanwhile")
+        if self._served_time.behind():
+            raise NotYetError(f"group {self._keeper.group} can't serve its clients at the moment")
+        described = self.imports()
+        self._away = {other: away for other, away in self._away.items() if other in described}
+        self._away[name] = self._data.ks.away
         self._set(name, OPEN, list(move.slots))
 
     def _check_health(self) -> None:
@@ -158,6 +169,7 @@ class SlotImports(ServerPart):
         """Apply copies and records. Raises CommandError."""
         ks = self._data.ks
         state = self._state(name)
+        self._check_time(name)
         if state == COMPLETE:
             self._set(name, OPEN)
         try:
@@ -171,8 +183,18 @@ class SlotImports(ServerPart):
 
     def end(self, name: str) -> None:
         """Note that everything was received. Raises CommandError."""
-        if self._state(name) != COMPLETE:
+        state = self._state(name)
+        self._check_time(name)
+        if state != COMPLETE:
             self._set(name, COMPLETE)
+
+    def _check_time(self, name: str) -> None:
+        """Raise CommandError if the deadlines that were received would be late (Rule 3)."""
+        began = self._away.get(name)
+        behind = self._served_time.behind()
+        if began is None or abs(self._data.ks.away + behind - began) > LATE_MS:
+            self._set(name, BROKEN)
+            raise CommandError(f"TRYAGAIN group {self._keeper.group} could not serve its clients meanwhile")
 
     def _state(self, name: str) -> str:
         """Return the state of an import that continues. Raises CommandError."""

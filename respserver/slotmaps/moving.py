@@ -38,13 +38,14 @@ from respserver.execution.slices import Slicing
 from respserver.group.membership import GroupMembership
 from respserver.runtime.ownership import either, table
 from respserver.runtime.parts import RuntimeParts, ServerPart
+from respserver.runtime.servedtime import ServedTime
 from respserver.slotmaps.assigning import BUSY, SlotAssignment
 from respserver.slotmaps.cleaning import SlotCleaning
 from respserver.slotmaps.inert import InertSlots
 from respserver.slotmaps.keeper import MapKeeper
 from respserver.slotmaps.peer import GroupPeer, PeerError
 from storage.keyspace.exporting import KeyExport
-from storage.keyspace.moving import MoveEndedError
+from storage.keyspace.moving import MoveAgainError, MoveEndedError
 
 MESSAGE: Final = 256 << 10  # bytes of records in a message, at least if they were copied
 WINDOW: Final = 2 << 20  # bytes that are not acknowledged while keys are copied
@@ -72,6 +73,7 @@ class SlotMover(ServerPart):
     def __init__(
         self, parts: RuntimeParts, keeper: MapKeeper, membership: GroupMembership, assigning: SlotAssignment,
         inert: InertSlots, cleaning: SlotCleaning, pauses: Pauses, slicing: Slicing, blocking: Blocking,
+        served_time: ServedTime,
     ) -> None:  # fmt: skip
         super().__init__(parts)
         self._keeper = keeper
@@ -83,12 +85,13 @@ class SlotMover(ServerPart):
         self._pauses = pauses
         self._slicing = slicing
         self._blocking = blocking
+        self._served_time = served_time
         self._task: asyncio.Task[None] | None = None  # the move in progress
         self._export: KeyExport | None = None
         self._peer: GroupPeer | None = None
         self._peer_led = ("", 0)  # the group of the peer, and the epoch in which the peer leads it
         self._led = 0  # the epoch in which this member leads
-        self._ended = ""  # why the records can't be moved any more
+        self._ended: MoveEndedError | None = None  # why the records can't be moved any more
         self._state: dict[str, object] = {}
         self._left_by = ""  # the last move by which slots have left, as far as this member knows
         self._deleting: asyncio.Task[None] | None = None
@@ -157,7 +160,7 @@ class SlotMover(ServerPart):
             try:
                 await self._register(name, own, to, led)
                 await self._attempt(name, own, to, led)
-            except (PeerError, HoldEndedError, TimeoutError, OSError, ConfigError) as error:
+            except (PeerError, HoldEndedError, MoveAgainError, TimeoutError, OSError, ConfigError) as error:
                 why = str(error) or "the other group does not reply"
                 await self._remove(name, led, why)
                 final = isinstance(error, ConfigError) or (isinstance(error, PeerError) and not error.passing)
@@ -212,7 +215,7 @@ class SlotMover(ServerPart):
         assert known is not None, "the map has the move"  # noqa: S101
         slots = table(own)
         peer = await GroupPeer.open(known.groups[to], self._config)
-        self._peer, self._ended, self._led = peer, "", led
+        self._peer, self._ended, self._led = peer, None, led
         self._peer_led = to, known.groups[to].epoch
         try:
             self._compare_peer()
@@ -273,17 +276,17 @@ class SlotMover(ServerPart):
     def _records(self, batch: bytes) -> None:
         """Select the records of a tick."""
         export = self._export
-        if export is None or self._ended:
+        if export is None or self._ended is not None:
             return
         try:
             export.on_batch(batch)
         except MoveEndedError as error:
-            self._ended = str(error)
+            self._ended = error
 
     def _check(self, peer: GroupPeer) -> None:
         """Raise the reason why the attempt has failed, if it has."""
-        if self._ended:
-            raise MoveEndedError(self._ended)
+        if self._ended is not None:
+            raise self._ended
         if peer.failed is not None:
             raise peer.failed
         if self._export is not None and self._export.ks is not self._data.ks:
@@ -359,6 +362,7 @@ class SlotMover(ServerPart):
     # -- the pause -----------------------------------------------------------------------------------------------
     async def _hold(self, peer: GroupPeer, export: KeyExport, name: str, slots: bytes, to: str) -> None:
         """Let the slots leave. Raises HoldEndedError if they are served here again (Rule 1)."""
+        self._served_time.update()  # a time without service ends the attempt (``storage.keyspace.moving``)
         until = self._loop.time() + self._config.move_pause / 1000
         self._state["state"] = "holding"
         self._slots.hold(slots)

@@ -51,6 +51,10 @@ class MoveEndedError(Exception):
     """The keys can't be moved now. The text says why."""
 
 
+class MoveAgainError(MoveEndedError):
+    """A move that begins again may succeed."""
+
+
 class MovedRecords:
     """The selection. ``moves``: whether a key, a stage or a fence has one of the moving slots."""
 
@@ -144,7 +148,7 @@ class MovedRecords:
         elif op == records.FLUSH:
             raise MoveEndedError("FLUSHALL has deleted all keys during the move (start it again)")
         elif op == records.AWAY:
-            raise MoveEndedError("the clock of the server was set, or it was suspended (start the move again)")
+            raise MoveAgainError("the clock of the server was set, or it was suspended")
         elif op != records.IMPORTS:
             raise MoveEndedError(f"a record of kind {op} can't be moved")
 

@@ -19,6 +19,7 @@ import trustme
 
 from coordinator.connect import connect
 from coordinator.interface import CoordinatorConfigError, CoordinatorError, Lease
+from tests.coordinator.etcdproxy import EtcdProxy
 from tests.coordinator.etcds import Etcds, free_ports
 
 
@@ -53,6 +54,42 @@ def test_a_cluster_without_one_member(tmp_path: Path, fault: signal.Signals) -> 
     try:
         asyncio.run(story())
     finally:
+        etcds.close()
+
+
+def test_a_watch_whose_revision_was_compacted_meanwhile(tmp_path: Path) -> None:
+    """etcd ends the watch, but leaves its connection open. The timeout is so long that no second attempt is in time."""
+    etcds = Etcds(tmp_path)
+    proxy = EtcdProxy(etcds.ports[0])
+
+    def compact(revision: int | None) -> None:
+        body = json.dumps({"revision": str(revision), "physical": True}).encode()
+        urllib.request.urlopen(f"http://{etcds.hosts}/v3/kv/compaction", body, timeout=20).close()
+
+    async def story() -> None:
+        direct = connect(f"etcd://{etcds.hosts}", timeout=20)
+        one = connect(f"etcd://127.0.0.1:{proxy.port}", timeout=20)
+        watch = one.watch("k")
+        async with asyncio.timeout(60):
+            await anext(watch)
+            version = await direct.swap("k", b"1", 0)
+            await anext(watch)
+            proxy.cut()
+            for _ in range(3):
+                version = await direct.swap("k", b"2", version or 0)
+            await asyncio.to_thread(compact, version)
+            proxy.closed = False
+            await anext(watch)
+            await direct.swap("k", b"3", version or 0)
+            await anext(watch)
+        watch.close()
+        await one.close()
+        await direct.close()
+
+    try:
+        asyncio.run(story())
+    finally:
+        proxy.close()
         etcds.close()
 
 

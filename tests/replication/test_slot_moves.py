@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -281,6 +282,29 @@ def test_a_group_that_is_not_in_sync_gets_no_slots(servers: Cluster) -> None:
     error = str(groups.leader(1).say("TCLUSTER", "MOVE", "0", "TO", "2"))
     assert "group 2 is not in sync: fewer than min-in-sync members are: start its other members" in error
     assert groups.agree()["moves"] == []
+
+
+def test_a_target_that_is_suspended_does_not_delay_messages(groups: Groups) -> None:
+    """The time at which a message falls due stays the same: the other group has served its clients meanwhile."""
+    one, two = groups.leader(1), groups.leader(2)
+    with Raw(one.port) as raw:
+        assert raw("XADD", "{b}k", "1-1", "f", "v")
+        assert len(raw("TREAD", "{b}k", "0", "9", "GROUP", "g", "0", "RETRY", "600000", "0")) == 1
+        ((_, _, _, due, _),) = raw("TPENDING", "{b}k", "g", "-", "+", "9")
+        assert raw("CLIENT", "MULTISLOT", "ON") == b"OK"
+        # a stage that can't be divided: the slots can't leave
+        assert raw("TSTAGE", "{b}stage", "600000", "{c}y", "FIELDS", "1", "f", "VALUES", "v") == 1
+    result = in_background(lambda: one.say("TCLUSTER", "MOVE", "3300", "TO", "2"))
+    wait_until(lambda: "publish or drop it" in str((moving(one) or {}).get("problem")), "a move that waits")
+    two.freeze()
+    frozen = time.monotonic()
+    wait_until(lambda: time.monotonic() - frozen > 2.5, "a long suspension")
+    two.thaw()
+    one.say("TDROP", "{b}stage")
+    assert result() == b"OK"
+    ((_, deliveries, _, now, _),) = two.say("TPENDING", "{b}k", "g", "-", "+", "9")
+    assert deliveries == 1
+    assert due - 1500 < now < due + 1500
 
 
 def test_a_suspended_target(servers: Cluster) -> None:
