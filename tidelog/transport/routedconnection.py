@@ -6,7 +6,8 @@ Rule 1: calls are routed as those of ``Client`` (``routing``). Requests that not
 Rule 2: if a connection to a leader is lost, or a leader can't serve requests now, all of them are closed, and every
         request in flight raises LostError, as with one server. The routes remain known for the next connection.
 Rule 3: readers of streams that wait (TWAIT) are sent to all leaders of their streams. When one has replied, the others
-        still wait, so their connections are closed. Send such calls over a connection of their own.
+        still wait. If the next call is the same, it continues their waits; a different call closes their connections.
+        Send such calls over a connection of their own.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ class RoutedConnection(AsyncConnection):
         self.routes = routes
         self._members: dict[MemberAddress, MemberConnection] = {}
         self._opening: dict[MemberAddress, asyncio.Lock] = {}
+        self._waits: dict[MemberAddress, tuple[tuple[Any, ...], asyncio.Future[list[Any]]]] = {}  # Rule 3: in progress
 
     def send(self, calls: Sequence[Call[Any]]) -> asyncio.Future[list[Any]]:
         """See ``AsyncConnection.send``. A call whose keys are on several groups has a CrossGroupError as its result."""
@@ -128,21 +130,27 @@ class RoutedConnection(AsyncConnection):
         return replies[1::2] if batch.asking else replies
 
     async def _race(self, step: Send) -> list[list[Any]]:
-        """Return the first reply that is an error or not null; the connections of the others are closed (Rule 3)."""
-        answers = [await self._sent(batch) for batch in step.batches]
+        """Return the first reply that is an error or not null; the others still wait (Rule 3)."""
+        answers = [await self._waiting_for(batch) for batch in step.batches]
         left: set[asyncio.Future[list[Any]]] = set(answers)
-        try:
-            while left:
-                done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
-                if any(answer.result()[0] is not None for answer in done):
-                    break
-        finally:
-            for batch, answer in zip(step.batches, answers, strict=True):
-                if not answer.done():
-                    answer.cancel()
-                    if (member := self._members.pop(batch.member, None)) is not None:
-                        member.close()
-        return [[None] if answer.cancelled() else answer.result() for answer in answers]
+        while left:
+            done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+            if any(answer.result()[0] is not None for answer in done):
+                break
+        return [answer.result() if answer.done() else [None] for answer in answers]
+
+    async def _waiting_for(self, batch: MemberBatch) -> asyncio.Future[list[Any]]:
+        """Send a call that waits, unless the same call is in progress."""
+        args = batch.calls[0].args
+        before, answer = self._waits.get(batch.member, ((), None))
+        if answer is not None and not answer.done():
+            if before == args:
+                return answer
+            if (member := self._members.pop(batch.member, None)) is not None:
+                member.close()
+        answer = await self._sent(batch)
+        self._waits[batch.member] = args, answer
+        return answer
 
     # -- members -----------------------------------------------------------------------------------------------------
     async def _member(self, address: MemberAddress) -> MemberConnection:

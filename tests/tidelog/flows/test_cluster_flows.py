@@ -92,15 +92,17 @@ async def all_read(client: Client) -> None:
     await until(lambda: asyncio.to_thread(settled), "no entry is pending")
 
 
-def blocked_on(groups: Groups) -> bool:
-    """Whether a TWAIT is in progress on both groups."""
-    return all(
-        any(
-            b"cmd=twait" in line and b"flags=b" in line
-            for line in groups.leader(each).say("CLIENT", "LIST").split(b"\n")
-        )
+def waits(groups: Groups) -> set[bytes]:
+    """The addresses of the connections on which a TWAIT is in progress, if there is one on each group."""
+    found = [
+        {line.split()[1] for line in groups.leader(each).say("CLIENT", "LIST").splitlines() if _is_wait(line)}
         for each in (1, 2)
-    )
+    ]
+    return set.union(*found) if all(found) else set()
+
+
+def _is_wait(line: bytes) -> bool:
+    return b"cmd=twait" in line and b"flags=b" in line
 
 
 def test_both_groups_have_streams() -> None:
@@ -126,10 +128,28 @@ async def test_a_source_that_waits_for_both_groups(
     monkeypatch.setattr(entrywaiter, "WARM", 0.05)
     monkeypatch.setattr(entrywaiter, "LONG", 600.0)
     async with running(copying(url_of(groups))):
-        await until(lambda: blocked_on(groups), "a long TWAIT")
+        await until(lambda: waits(groups), "a long TWAIT")
         for at, key in enumerate(KEYS):
             client.tappend(key, {"n": "0", "to": str(at)})
             await until(lambda: 0 in numbers(client)[at])  # noqa: B023
+
+
+@in_loop
+async def test_a_wait_continues_after_the_other_group_has_replied(
+    groups: Groups, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connections of the waits remain the same."""
+    monkeypatch.setattr(entrywaiter, "WARM", 600.0)
+    monkeypatch.setattr(entrywaiter, "LONG", 600.0)
+    async with running(copying(url_of(groups))):
+        await until(lambda: waits(groups), "a TWAIT on both groups")
+        before = waits(groups)
+        for number in range(12):
+            at = number % 4
+            client.tappend(KEYS[at], {"n": str(number // 4), "to": str(at)})
+            await until(lambda: number // 4 in numbers(client)[at])  # noqa: B023
+        await until(lambda: waits(groups), "a TWAIT on both groups")
+        assert waits(groups) == before
 
 
 @asynccontextmanager

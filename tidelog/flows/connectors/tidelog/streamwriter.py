@@ -134,7 +134,8 @@ class StreamWriter:
                 found = await channel.send([appends[at] for at in positions])
                 for at, reply in zip(positions, found, strict=True):
                     replies[at] = reply
-            await channel.send(trims)
+            if trims:
+                await channel.send(trims)
             return replies
         finally:
             done.set_result(None)
