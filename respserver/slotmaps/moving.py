@@ -15,7 +15,8 @@ other group then deletes what it has received. A new leader of this group remove
 Rule 3: nothing of the slots changes while they are held: no command, no expiry, no delivery, and no blocked reader.
 If anything is logged nevertheless, the hold ends before the change of the map is sent.
 Rule 4: what was not acknowledged takes memory. Copying waits for it. If it is more than BEHIND bytes, calls for the
-slots wait for most of the time, until the other group has caught up.
+slots wait for most of the time, until the other group has caught up. A string is one record, of up to 512 MB: its size
+does not count.
 """
 
 from __future__ import annotations
@@ -282,6 +283,9 @@ class SlotMover(ServerPart):
             export.on_batch(batch)
         except MoveEndedError as error:
             self._ended = error
+        except Exception as error:  # noqa: BLE001 - after a bug, the move ends, and the tick that logs this continues
+            self._logger.trace("Bug while selecting the records of a move", error)
+            self._ended = MoveEndedError(f"a bug: {error!r} (see the log)")
 
     def _check(self, peer: GroupPeer) -> None:
         """Raise the reason why the attempt has failed, if it has."""
@@ -311,7 +315,7 @@ class SlotMover(ServerPart):
 
     async def _copy(self, peer: GroupPeer, export: KeyExport, name: str) -> None:
         """Copy the keys, until the other group has nearly everything."""
-        heard, before = self._loop.time(), peer.unacknowledged
+        heard, before = self._loop.time(), peer.acknowledged
         while True:
             self._check(peer)
             await self._settled()
@@ -327,12 +331,12 @@ class SlotMover(ServerPart):
                 self._state["problem"] = why
                 await asyncio.sleep(RETRY)
             now = self._loop.time()
-            if peer.unacknowledged < before or not peer.unacknowledged:
+            if peer.acknowledged > before or not peer.unacknowledged:
                 heard = now
-            before = peer.unacknowledged
+            before = peer.acknowledged
             if now - heard > SILENCE:
                 raise PeerError(f"the other group has acknowledged nothing for {SILENCE:.0f} seconds")
-            await self._throttle(export.size + peer.unacknowledged)
+            await self._throttle(export.size + peer.unacknowledged - export.largest)
             busy = export.size + peer.unacknowledged < WINDOW and not export.complete
             await asyncio.sleep(TURN if busy else POLL)
 

@@ -16,6 +16,7 @@ LONGEST: Final = 4096  # bytes of a reply line
 PASSING: Final = frozenset((
     "", "TRYAGAIN", "LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS", "MISCONF", "BUSY"
 ))  # fmt: skip
+TLS: Final = "TLS"  # the certificate is not valid
 REMEDIES: Final = {
     **dict.fromkeys(
         ("NOAUTH", "WRONGPASS", "NOPERM"),
@@ -26,7 +27,8 @@ REMEDIES: Final = {
 
 
 class PeerError(Exception):
-    """The connection was lost, or the other leader has replied with an error. ``code``: of the error; "": none."""
+    """The connection was lost, or the other leader has replied with an error. ``code``: of the error, or TLS; "":
+    none."""
 
     def __init__(self, text: str, code: str = "") -> None:
         super().__init__(f"{text} ({REMEDIES[code]})" if code in REMEDIES else text)
@@ -47,6 +49,7 @@ class GroupPeer(asyncio.Protocol):
         self._buffer = b""
         self._failed: PeerError | None = None
         self.unacknowledged = 0  # bytes that were sent and are not acknowledged
+        self.acknowledged = 0  # replies
 
     @classmethod
     async def open(cls, group: MapGroup, config: Config) -> GroupPeer:
@@ -77,7 +80,9 @@ class GroupPeer(asyncio.Protocol):
         except OSError as error:  # TimeoutError is one
             peer.close()
             why = str(error) or f"no reply within repl-timeout ({seconds} s)"
-            raise PeerError(f"the leader of the other group, {group.leader} ({member.host}:{port}): {why}") from error
+            code = TLS if getattr(error, "verify_code", 0) else ""  # of ssl.SSLCertVerificationError
+            where = f"{group.leader} ({member.host}:{port})"
+            raise PeerError(f"the leader of the other group, {where}: {why}", code) from error
         except BaseException:
             peer.close()
             raise
@@ -129,6 +134,7 @@ class GroupPeer(asyncio.Protocol):
                 return
             future, size = self._waiting.popleft()
             self.unacknowledged -= size
+            self.acknowledged += 1
             if line.startswith(b"+"):
                 if not future.done():
                     future.set_result(None)

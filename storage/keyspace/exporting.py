@@ -41,6 +41,7 @@ class KeyExport:
         self._out: list[bytes] = []
         self.size = 0  # bytes of the records that were not taken
         self.complete = False  # everything is copied; keys that are renamed can make it incomplete again
+        self.largest = 0  # bytes of the largest record of a copy
         self.keys = 0  # keys to copy that were found
         self.copied = 0  # number of those that are copied
 
@@ -109,6 +110,7 @@ class KeyExport:
     def _copy(self, key: bytes) -> Iterator[None]:
         for record in copy_of(self.ks, key):
             self._selection.check_copy(key, record)
+            self.largest = max(self.largest, len(record))
             self._add([record])
             yield
 

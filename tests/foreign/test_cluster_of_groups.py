@@ -1,4 +1,5 @@
-"""Unmodified cluster clients and two server groups that share the slots: each group has a failover while they write.
+"""Unmodified cluster clients and two server groups that share the slots: each group has a failover, and keys move
+to the other group, while they write.
 
 One test with node's clients runs in CI. `scripts/test long` runs all clients, with both coordinators.
 """
@@ -36,7 +37,7 @@ assert (slot_of(ONE.encode()) * 2 // SLOTS, slot_of(TWO.encode()) * 2 // SLOTS) 
 @pytest.fixture(scope="module")
 def file_groups() -> Iterator[Groups]:
     with cluster() as servers:
-        yield Groups(servers, members=2)
+        yield Groups(servers, members=2, move_pause=2000)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def etcd_groups(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Groups]:
     etcd = Etcds(tmp_path_factory.mktemp("etcd"))
     try:
         with cluster() as servers:
-            yield Groups(servers, members=2, coordinator=f"etcd://{etcd.hosts}")
+            yield Groups(servers, members=2, move_pause=2000, coordinator=f"etcd://{etcd.hosts}")
     finally:
         etcd.close()
 
@@ -94,6 +95,26 @@ def hand_over(groups: Groups, number: int, leader: Node) -> None:
     wait_until(lambda: group.leader(*group.others(leader)), "a handover")
 
 
+def exchange(groups: Groups) -> None:
+    """Move the keys of each group to the other one."""
+    for key in (ONE, TWO):
+        slot = slot_of(key.encode())
+        at = _owner(groups, slot)
+        to = "2" if at == "1" else "1"
+
+        def moved(slot: int = slot, at: str = at, to: str = to) -> bool:
+            if _owner(groups, slot) == at:
+                groups.leader(at).say("TCLUSTER", "MOVE", slot, "TO", to)
+            return _owner(groups, slot) == to and not groups.agree()["moves"]
+
+        wait_until(moved, f"slot {slot} moves to group {to}")
+
+
+def _owner(groups: Groups, slot: int) -> str:
+    found: str = next(name for low, high, name in groups.agree()["slots"] if low <= slot <= high)
+    return found
+
+
 def node_clients(groups: Groups, modules: Path, planned: bool) -> None:
     with subprocess.Popen(
         ["node", str(HERE / "cluster.js"), str(groups.nodes[1].port)], env=_environment(modules), text=True,
@@ -109,13 +130,14 @@ def node_clients(groups: Groups, modules: Path, planned: bool) -> None:
                     hand_over(groups, number, groups.leader(number))
                 else:
                     kill_leader(groups, number)
-            known(groups)
+            exchange(groups)
             program.stdin.write("go\n")
             program.stdin.flush()
             assert program.stdout.readline() == "2 2\n"
             assert program.wait(60) == 0
         finally:
             program.kill()
+    exchange(groups)
     assert [groups.leader(at)("GET", key) for at, key in ((1, ONE), (2, TWO))] == [b"2", b"2"]
 
 
@@ -174,6 +196,8 @@ def test_redis_py(groups: Groups) -> None:
         writer.more()
         for number in (2, 1):
             kill_leader(groups, number)
+            writer.more()
+            exchange(groups)
             writer.more()
         groups.leader(1)("FAILOVER")
         writer.more()
@@ -234,6 +258,10 @@ def test_redis_cli(groups: Groups) -> None:
         through = groups.leader(other)
         assert cli(through.port, "INCR", key) == "5"
         assert cli(through.port, "GET", key) == "5"
+        exchange(groups)
+        assert cli(through.port, "INCR", key) == "6"
+        exchange(groups)
+        assert cli(through.port, "INCR", key) == "7"
         assert "All 16384 slots covered" in cli(through.port, "--cluster", "check", f"127.0.0.1:{through.port}")
 
 

@@ -247,6 +247,35 @@ def pairs(servers: Cluster) -> Groups:
 
 @pytest.mark.long
 @pytest.mark.parametrize("victim", ["source", "target"])
+def test_a_leader_is_suspended_during_a_move(servers: Cluster, victim: str) -> None:
+    """For longer than its lease: the other member of its group leads, and what the old one does later has no effect."""
+    groups = Groups(servers, members=2, move_pause=5000, group_lease=2000)
+    load = Load(groups)
+    load.written(100)
+    source = groups.leader(1)
+    with Raw(source.port) as raw:
+        raw.pipeline(*(("XADD", "{b}large", "*", "n", number, "text", "x" * 1000) for number in range(20_000)))
+    result = in_background(lambda: source.say("TCLUSTER", "MOVE", "0-8191", "TO", "2"))
+    wait_until(lambda: moving(source) is not None, "a move")
+    number = 1 if victim == "source" else 2
+    frozen = groups.leader(number)
+    frozen.freeze()
+    group = groups.groups[number - 1]
+    wait_until(lambda: group.leader(*group.others(frozen)), "another leader")
+    load.written(20)
+    frozen.thaw()
+    result()
+    wait_until(lambda: not groups.agree()["moves"], "the end of the move")
+    if groups.agree()["slots"][0][2] == "1":
+        groups.move("0-8191", to="2")
+    load.written(50)
+    load.check()
+    with Raw(groups.leader(2).port) as raw:
+        assert raw("XLEN", "{b}large") == 20_000
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("victim", ["source", "target"])
 def test_a_leader_is_killed_during_a_move(pairs: Groups, victim: str) -> None:
     groups = pairs
     load = Load(groups)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from coordinator import slotmap
 from coordinator.slotmap import MapGroup, MapMember, SlotMap, SlotRange
+from respserver.slotmaps import moving
+from respserver.slotmaps.moving import SlotMover
 from tests.simulation.mutations import broken
 from tests.simulation.slotchecks import forbidden
 from tests.simulation.slotclients import Key
@@ -38,6 +41,21 @@ def test_seeds_with_keys(seed: int) -> None:
     after it was aborted; in 50105, the machine of a new owner fails before it has replied to the first command; in
     50368, the leader of the old owner fails before its last change of the map arrives."""
     assert run(replace(case(seed), with_keys=True)).with_keys > 0
+
+
+def test_writers_wait_if_the_new_owner_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    throttle, waited = SlotMover._throttle, 0
+
+    async def counted(mover: Any, behind: int) -> None:
+        nonlocal waited
+        waited += behind > moving.BEHIND
+        await throttle(mover, behind)
+
+    monkeypatch.setattr(SlotMover, "_throttle", counted)
+    monkeypatch.setattr(moving, "BEHIND", 100)
+    slow = SlotCase(3, ("slow",), seconds=3.0, members=1, movers=3, pauses=0.01, with_keys=True)
+    assert run(slow).with_keys > 0
+    assert waited > 0
 
 
 def test_the_same_seed_is_the_same_run() -> None:

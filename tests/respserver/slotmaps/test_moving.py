@@ -47,3 +47,18 @@ def test_a_move_whose_reply_is_lost_and_whose_keys_are_deleted_meanwhile() -> No
     mover._peer, mover._peer_led = None, ("", 0)
     mover._deleting, mover._slots, mover._state = None, SimpleNamespace(leads=False), {}
     asyncio.run(run())
+
+
+def test_a_bug_in_the_selection_of_records_ends_the_move() -> None:
+    """The records are those of a tick, which must be logged anyway."""
+
+    def fails(batch: bytes) -> None:
+        raise KeyError("x")
+
+    traced: list[str] = []
+    mover: Any = object.__new__(SlotMover)
+    mover._export, mover._ended = SimpleNamespace(on_batch=fails), None
+    mover._logger = SimpleNamespace(trace=lambda text, error: traced.append(text))
+    mover._records(b"x")
+    mover._records(b"y")
+    assert (str(mover._ended), len(traced)) == ("a bug: KeyError('x') (see the log)", 1)

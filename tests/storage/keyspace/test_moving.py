@@ -217,3 +217,15 @@ def test_flushall_ends_a_move() -> None:
     export = KeyExport(empty(), moves)
     with pytest.raises(MoveEndedError, match="FLUSHALL"):
         export.on_batch(records.flush())
+
+
+def test_the_largest_record_is_known() -> None:
+    """The size of one record does not count when the other group is behind."""
+    ks = empty()
+    for key, size in (("m1", 5), ("m2", 5000), ("m3", 50), ("s1", 90_000)):
+        call(ks, NOW, "SET", key, "x" * size)
+    ks.take_batch()
+    export = KeyExport(ks, moves)
+    while export.step():
+        pass
+    assert 5000 < export.largest < 5100
