@@ -12,8 +12,8 @@ import click
 
 from benchmarks import append, cpu, facts, fanout, groups, jetstream, latency, plot, polling, ranges, space, xstreams
 from benchmarks.registry import WORKLOADS, Bench, counted
-from benchmarks.servers import installations, on_load_core
-from benchmarks.table import THEIRS, Table
+from benchmarks.servers import Installation, installations, on_load_core
+from benchmarks.table import THEIRS, Table, is_theirs
 
 # importing one declares its workloads
 MODULES = (append, ranges, polling, groups, fanout, space, xstreams, latency, cpu)
@@ -33,17 +33,23 @@ class Counts(click.ParamType[tuple[int, ...]]):
             self.fail(f"{value!r} is not a list of counts like 1M,10M or 200k", param, ctx)
 
 
-class Also(click.ParamType[tuple[str, str]]):
-    """``NAME=COMMAND``."""
+class Server(click.ParamType[tuple[str, str]]):
+    """``NAME=COMMAND``. ``theirs``: whether it is a peer, which its name shows (``is_theirs``)."""
 
     name = "name=command"
+
+    def __init__(self, theirs: bool) -> None:
+        self.theirs = theirs
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
         if isinstance(value, tuple):
             return value
         name, equals, command = str(value).partition("=")
-        if not equals or not re.fullmatch(r"[\w.-]+", name) or not command.strip() or name in ("tidelog", *THEIRS):
-            self.fail(f'{value!r} is not NAME="COMMAND" (a name other than tidelog, redis, nats)', param, ctx)
+        if not equals or not re.fullmatch(r"[\w.-]+", name) or not command.strip():
+            self.fail(f'{value!r} is not NAME="COMMAND"', param, ctx)
+        if name == "tidelog" or is_theirs(name) != self.theirs or name.startswith("nats"):
+            rule = "a name that begins with redis or valkey" if self.theirs else f"not tidelog, {', '.join(THEIRS)}"
+            self.fail(f"{value!r}: the name must be {rule}", param, ctx)
         return name, command
 
 
@@ -81,6 +87,7 @@ Examples:
   scripts/bench range --json range.json --plot range.svg
   scripts/bench cpu --only "PING|GET"                 CPU time of the server, not rates
   scripts/bench append --also compiled="/other/.venv/bin/tidelog-server"
+  scripts/bench cpu --peer redis=/other/redis-server --peer valkey=/other/valkey-server
 """
 
 
@@ -96,16 +103,22 @@ Examples:
     help="Entries in the stream. range, seek, pending, space and restart use each size, other workloads the first.",
 )
 @click.option("--tidelog", metavar="COMMAND", help="Start tidelog with this command instead.")
-@click.option("--also", multiple=True, type=Also(), help="Another tidelog in the same run, in a separate column.")
-@click.option("--peer-binary", metavar="FILE", help="Another redis-server to compare with.")
-@click.option("--peer/--no-peer", default=True, help="Whether redis-server is measured.")
+@click.option(
+    "--also", multiple=True, type=Server(theirs=False), help="Another tidelog in the same run, in a separate column."
+)
+@click.option(
+    "--peer", "peers", multiple=True, type=Server(theirs=True),
+    help="A server to compare with, instead of the installed redis-server; repeatable. NAME is redis or valkey, with a "
+    "suffix if you like; floors and goals refer to the one that is called redis.",
+)
+@click.option("--no-peer", is_flag=True, help="Measure tidelog only.")
 @click.option("--nats", is_flag=True, help="Workload cpu: publish, compared with nats-server and JetStream.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the figures there.")
 @click.option("--plot", "plot_file", type=click.Path(dir_okay=False, path_type=Path), help="Draw ratios (.svg, .png).")
 def main(
     names: tuple[str, ...], list_only: bool, quick: bool, only: str | None, runs: int | None,
     requests: tuple[int, ...] | None, size: tuple[int, ...] | None, tidelog: str | None,
-    also: tuple[tuple[str, str], ...], peer_binary: str | None, peer: bool, nats: bool,
+    also: tuple[tuple[str, str], ...], peers: tuple[tuple[str, str], ...], no_peer: bool, nats: bool,
     json_file: Path | None, plot_file: Path | None,
 ) -> None:  # fmt: skip
     if list_only:
@@ -114,9 +127,7 @@ def main(
     if plot_file is not None:
         plot.check()
     pattern = compiled(only)
-    installed = installations(tidelog, also, peer_binary, peer)
-    if peer and not installed[-1].redis:
-        click.echo("NOTE: no redis-server here to compare with (Debian: apt-get install redis-server)", err=True)
+    installed = selected(tidelog, also, peers, no_peer)
 
     nats_binary = jetstream.installed() if nats else None
     if nats and names != ("cpu",):
@@ -152,6 +163,24 @@ def main(
         raise click.ClickException(f"--only {only!r} leaves no row. There are:\n{titles}")
     if plot_file is not None:
         plot.draw(table.rows, table.names, plot_file, facts.summary(machine, says, places=False))
+
+
+def selected(
+    tidelog: str | None, also: tuple[tuple[str, str], ...], peers: tuple[tuple[str, str], ...], no_peer: bool
+) -> list[Installation]:
+    """The servers that the options select.
+
+    Raises:
+        click.UsageError: two of them have the same name, or --no-peer excludes one of --peer.
+    """
+    if len({name for name, _ in (*also, *peers)}) < len(also) + len(peers):
+        raise click.UsageError("two servers of --also and --peer have the same name")
+    if no_peer and peers:
+        raise click.UsageError("--no-peer excludes the servers of --peer: leave one of the options out")
+    installed = installations(tidelog, also, peers, peer=not no_peer)
+    if not no_peer and not installed[-1].redis:
+        click.echo("NOTE: no redis-server here to compare with (Debian: apt-get install redis-server)", err=True)
+    return installed
 
 
 def compiled(only: str | None) -> re.Pattern[str] | None:

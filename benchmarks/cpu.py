@@ -28,7 +28,7 @@ PIPELINES = (1, 16)
 LIMIT = 10_000  # entries that a stream keeps where there is a limit
 AT_MOST = 200_000_000  # bytes of payload a run
 BATCH = 1000  # keys a packet
-COLD_TIMES = 10  # a stream whose nodes are to come from the store is so many times longer than ``size``
+ANY = "k:__rand_int__"  # one of the keys of ``each_key``, chosen by redis-benchmark
 
 
 class Cost(NamedTuple):
@@ -73,6 +73,9 @@ def _strings() -> list[Case]:
         Case("SET", lambda *_: ["SET", "string", "xxx"]),
         Case("GET", lambda *_: ["GET", "string"], a_string),
         Case("INCR", lambda *_: ["INCR", "number"], a_number),
+        Case("SET, random keys", lambda *_: ["SET", ANY, "xxx"], strings, random=True),
+        Case("GET, random keys", lambda *_: ["GET", ANY], strings, random=True),
+        Case("INCR, random keys", lambda *_: ["INCR", ANY], strings, random=True),
     ]
 
 
@@ -81,7 +84,7 @@ def _appends(name: str, size: int) -> list[Case]:
         return [*append_words(peer, f"s{run}"), *SENSOR]
 
     def many(peer: Peer, _: int) -> list[str]:
-        return [*append_words(peer, "k:__rand_int__"), *SENSOR]
+        return [*append_words(peer, ANY), *SENSOR]
 
     def limited(peer: Peer, _: int) -> list[str]:
         if peer.x:
@@ -93,7 +96,7 @@ def _appends(name: str, size: int) -> list[Case]:
 
     return [
         Case(f"{name}, one key", one),
-        Case(f"{name}, {size:,} keys", many, each_key, random=True),
+        Case(f"{name}, {size:,} keys", many, streams, random=True),
         Case(f"{name} and evict", limited, lambda peer, _: fill(peer, LIMIT)),
         Case(f"{name}, 1 KB", large(1000), payload=1000),
         Case(f"{name}, 10 KB", large(10_000), payload=10_000),
@@ -116,13 +119,23 @@ def filled(peer: Peer, size: int) -> None:
     peer.settle()
 
 
-def each_key(peer: Peer, size: int) -> None:
-    """An entry in each stream, under the names that redis-benchmark makes."""
+def strings(peer: Peer, size: int) -> None:
+    """A number in each key, so that each of SET, GET and INCR finds one. The server has been running for a while."""
+    each_key(peer, size, lambda key: pack("SET", key, "100"), lines=1)
+
+
+def streams(peer: Peer, size: int) -> None:
+    """An entry in each stream."""
+    each_key(peer, size, lambda key: pack(*append_words(peer, key), *SENSOR))
+
+
+def each_key(peer: Peer, size: int, command: Callable[[str], bytes], lines: int = 2) -> None:
+    """Send a command, whose reply has so many lines, for each of the names that redis-benchmark generates."""
     with peer.connect() as sock:
-        waiting = Replies(sock, peer.name)
+        waiting = Replies(sock, peer.name, lines)
         for start in range(0, size, BATCH):
             numbers = range(start, min(size, start + BATCH))
-            sock.sendall(b"".join([pack(*append_words(peer, f"k:{number:012}"), *SENSOR) for number in numbers]))
+            sock.sendall(b"".join([command(f"k:{number:012}") for number in numbers]))
             waiting.take(len(numbers), at_most=BATCH)
         waiting.take(0, at_most=0)
     peer.settle()
@@ -131,7 +144,7 @@ def each_key(peer: Peer, size: int) -> None:
 # -- measuring ---------------------------------------------------------------------------------------------------
 @workload(
     "cpu", "us of the server's CPU per command, user + system: PING, strings, appends, short reads; P 1, 16; everysec",
-    sizes=(100_000,), quick_sizes=(2000,), requests=200_000, quick_requests=5000,
+    sizes=(1_000_000,), quick_sizes=(2000,), requests=200_000, quick_requests=5000,
 )  # fmt: skip
 def cpu(bench: Bench) -> None:
     """``size`` is the number of keys, and of entries in the stream that is read. With --nats see ``publishing``."""
@@ -210,7 +223,7 @@ def cold(bench: Bench) -> None:
         return
     with bench.servers() as peers:
         for peer in peers:
-            filled(peer, COLD_TIMES * bench.sizes[0])
+            filled(peer, bench.sizes[0])
             cached(peer, COLD)
         for count, title in wanted.items():
             times = 200 if bench.quick else 10_000

@@ -123,17 +123,18 @@ def fill(peer: Peer, count: int, key: str = "s", kind: str = "sensor") -> None:
 
 
 class Replies:
-    """Bulk strings that come back, counted by their line ends (two each) and not parsed."""
+    """Replies of ``each`` lines (a bulk string: two), counted by their line ends and not parsed."""
 
-    def __init__(self, sock: socket.socket, name: str) -> None:
+    def __init__(self, sock: socket.socket, name: str, each: int = 2) -> None:
         self.sock = sock
+        self.each = each
         self.name = name
         self.lines = 0  # that are still to come
 
     def take(self, more: int, at_most: int) -> None:
         """Expect so many more; return when no more than ``at_most`` are to come."""
-        self.lines += 2 * more
-        while self.lines > 2 * at_most:
+        self.lines += self.each * more
+        while self.lines > self.each * at_most:
             data = self.sock.recv(1 << 16)
             # An ID of Redis has a dash, where a chunk may begin: an error is a dash and a letter.
             if not data or b"\n-" in data or (data[:1] == b"-" and data[1:2].isalpha()):

@@ -13,7 +13,8 @@ from pathlib import Path
 from benchmarks import measured
 from benchmarks.servers import CORES, Installation, peers_of
 
-ASKED = ("tidelog_version", "tidelog_compiled", "redis_version", "python_version", "executable")  # of INFO
+# Fields of INFO
+ASKED = ("tidelog_version", "tidelog_compiled", "redis_version", "valkey_version", "python_version", "executable")
 
 
 def machine() -> dict[str, object]:
@@ -103,5 +104,6 @@ def summary(facts: dict[str, object], servers: dict[str, dict[str, str]], places
         elif "nats_version" in says:
             lines.append(f"nats-server {says['nats_version']}")
         else:
-            lines.append(f"redis-server {says.get('redis_version', '?')}")
+            product = "valkey" if "valkey_version" in says else "redis"  # Valkey reports a redis_version, too
+            lines.append(f"{name}: {product}-server {says.get(f'{product}_version', '?')}")
     return "\n".join(lines)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks.table import THEIRS, judged
+from benchmarks.table import is_theirs, judged
 from benchmarks.targets import TARGETS
 
 INK, SOFT = "#222222", "#9a9a9a"
@@ -38,7 +38,7 @@ def draw(rows: Sequence[Mapping[str, object]], names: Sequence[str], file: Path,
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    ours = [name for name in names if name not in THEIRS]
+    ours = [name for name in names if not is_theirs(name)]
     shown = [row for row in rows if any(_ratio(row, name) for name in ours)]
     if not shown:
         raise click.ClickException("nothing to plot: no row has a ratio (is there a redis-server?)")

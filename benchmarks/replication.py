@@ -68,9 +68,9 @@ def steps(runs: int, what: str) -> Iterator[int]:
 
 # -- pairs of servers --------------------------------------------------------------------------------------------
 @contextlib.contextmanager
-def leaders(fsync: str, peer_binary: str | None) -> Iterator[list[Peer]]:
+def leaders(fsync: str, peer_command: str | None) -> Iterator[list[Peer]]:
     """tidelog and redis-server, started, without replicas."""
-    with peers_of(installations(peer_binary=peer_binary), fsync) as peers:
+    with peers_of(installations(peers=[("redis", peer_command)] if peer_command else ()), fsync) as peers:
         for peer in peers:
             peer.start(*options(peer))
         yield peers
@@ -185,7 +185,7 @@ class Marks:
         self.replica.close()
 
 
-def lag(runs: int, rate: int, seconds: float, peer_binary: str | None) -> Rows:
+def lag(runs: int, rate: int, seconds: float, peer_command: str | None) -> Rows:
     """Milliseconds until a reader on the replica has the entry, under paced appends: from the leader's reply, and from
     the command on. How the first one comes out depends on whether the reply or the replica gets the core first."""
     rows: Rows = {
@@ -193,7 +193,7 @@ def lag(runs: int, rate: int, seconds: float, peer_binary: str | None) -> Rows:
         for what in ("lag", "from the append to the replica's reader")
         for which in ("p50", "p99")
     }
-    with leaders("everysec", peer_binary) as peers:
+    with leaders("everysec", peer_command) as peers:
         for peer in peers:
             with replica_of(peer) as replica:
                 for run in steps(runs, f"lag, {peer.name}"):
@@ -225,7 +225,7 @@ def appends(peer: Peer, key: str, requests: int, pipeline: int) -> float:
     return redis_benchmark(peer.port, [*append_words(peer, key), *SENSOR], requests, 50, pipeline)
 
 
-def throughput(runs: int, requests: int, peer_binary: str | None) -> Rows:
+def throughput(runs: int, requests: int, peer_command: str | None) -> Rows:
     """Appends a second without a replica and with one, runs in turn; and what is left of it."""
     rows: Rows = {}
     for fsync in ("always", "everysec"):
@@ -234,7 +234,7 @@ def throughput(runs: int, requests: int, peer_binary: str | None) -> Rows:
             alone: Figures = defaultdict(list)
             both: Figures = defaultdict(list)
             count = requests if pipeline == 1 else requests * 4
-            with leaders(fsync, peer_binary) as peers:
+            with leaders(fsync, peer_command) as peers:
                 for run in steps(runs + 1, name):
                     for peer in peers:
                         without = appends(peer, f"a{run}", count, pipeline)
@@ -274,7 +274,7 @@ def copied(leader: Peer, replica: Peer, size: int) -> tuple[float, int]:
         return took, ours.info("stats")["total_net_repl_output_bytes"] - before
 
 
-def copy(runs: int, size: int, peer_binary: str | None) -> Rows:
+def copy(runs: int, size: int, peer_command: str | None) -> Rows:
     """Full copies of a stream to an empty replica."""
     what = f"full copy of {size:,} entries"
     rows: Rows = {
@@ -283,7 +283,7 @@ def copy(runs: int, size: int, peer_binary: str | None) -> Rows:
         Row(f"{what}, MB/s on the wire", form=".1f"): defaultdict(list),
         Row(f"{what}, MB on the wire", True, ".1f"): defaultdict(list),
     }
-    with leaders("everysec", peer_binary) as peers:
+    with leaders("everysec", peer_command) as peers:
         for peer in peers:
             fill(peer, size)
             settled(peer)
@@ -297,7 +297,7 @@ def copy(runs: int, size: int, peer_binary: str | None) -> Rows:
     return rows
 
 
-def rejoin(runs: int, size: int, peer_binary: str | None) -> Rows:
+def rejoin(runs: int, size: int, peer_command: str | None) -> Rows:
     """An old leader that has entries of its own returns after a failover: what the new leader sends to it."""
     what = f"rejoining after a failover, {size:,} entries"
     rows: Rows = {
@@ -305,7 +305,7 @@ def rejoin(runs: int, size: int, peer_binary: str | None) -> Rows:
         Row(f"{what}, MB from the leader", True, ".2f"): defaultdict(list),
         Row(f"{what}, % of a full copy", True, ".2f"): defaultdict(list),
     }
-    with leaders("everysec", peer_binary) as peers:
+    with leaders("everysec", peer_command) as peers:
         for peer in peers:
             fill(peer, size)
             settled(peer)
@@ -357,14 +357,14 @@ def follow_and_wait(leader: Peer, replica: Peer) -> None:
             time.sleep(0.01)
 
 
-def latency(runs: int, size: int, peer_binary: str | None) -> Rows:
+def latency(runs: int, size: int, peer_command: str | None) -> Rows:
     """What a full copy does to the latency of appends meanwhile."""
     rows: Rows = {
         Row(f"append latency {which} {when}, ms", True, ".3f"): defaultdict(list)
         for when in ("without", f"during a copy of {size:,} entries")
         for which in ("p50", "p99", "max")
     }
-    with leaders("everysec", peer_binary) as peers:
+    with leaders("everysec", peer_command) as peers:
         for peer in peers:
             fill(peer, size)
             settled(peer)
@@ -407,12 +407,12 @@ def sentinel(leader: Peer, directory: Path) -> Iterator[int]:
         process.wait()
 
 
-def failover(runs: int, peer_binary: str | None) -> Rows:
+def failover(runs: int, peer_command: str | None) -> Rows:
     """Seconds from the SIGKILL of the leader to the first write that the new one takes; Sentinel waits 1 s of them."""
     name = Row("failover by Sentinel (down-after 1 s), seconds to the first write", True, ".2f")
     found: Figures = defaultdict(list)
     for _ in steps(runs, "failover"):
-        with leaders("everysec", peer_binary) as peers, tempfile.TemporaryDirectory(prefix="tidelog-bench-") as top:
+        with leaders("everysec", peer_command) as peers, tempfile.TemporaryDirectory(prefix="tidelog-bench-") as top:
             for peer in peers:
                 directory = Path(top) / peer.name
                 directory.mkdir()
@@ -455,11 +455,11 @@ NAMES = ("lag", "throughput", "copy", "rejoin", "latency", "failover")
 @click.option("--requests", default=100_000, show_default=True, help="Appends a run of throughput.")
 @click.option("--size", default=1_000_000, show_default=True, help="Entries of copy and rejoin.")
 @click.option("--latency-size", default=5_000_000, show_default=True, help="Entries of latency.")
-@click.option("--peer-binary", default=None, help="Another redis-server to compare with.")
+@click.option("--peer", "peer_command", metavar="COMMAND", help="Another redis-server to compare with.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the figures there.")
 def main(
     names: tuple[str, ...], runs: int, rate: int, seconds: float, requests: int, size: int, latency_size: int,
-    peer_binary: str | None, json_file: Path | None,
+    peer_command: str | None, json_file: Path | None,
 ) -> None:  # fmt: skip
     """Compare replication with that of redis-server: the named workloads, or all of them.
 
@@ -475,17 +475,17 @@ def main(
     """
     on_load_core()
     wanted = names or NAMES
-    installed = installations(peer_binary=peer_binary)
+    installed = installations(peers=[("redis", peer_command)] if peer_command else ())
     machine, says = facts.machine(), facts.described(installed)
     table = Table([one.name for one in installed], targets=False)
     click.echo(f"{facts.summary(machine, says)}\n{runs} runs each, medians (min-max)\n\n{table.head()}")
     measures: dict[str, Callable[[], Rows]] = {
-        "lag": lambda: lag(runs, rate, seconds, peer_binary),
-        "throughput": lambda: throughput(runs, requests, peer_binary),
-        "copy": lambda: copy(runs, size, peer_binary),
-        "rejoin": lambda: rejoin(runs, size, peer_binary),
-        "latency": lambda: latency(1, latency_size, peer_binary),
-        "failover": lambda: failover(runs, peer_binary),
+        "lag": lambda: lag(runs, rate, seconds, peer_command),
+        "throughput": lambda: throughput(runs, requests, peer_command),
+        "copy": lambda: copy(runs, size, peer_command),
+        "rejoin": lambda: rejoin(runs, size, peer_command),
+        "latency": lambda: latency(1, latency_size, peer_command),
+        "failover": lambda: failover(runs, peer_command),
     }
     for name in NAMES:
         if name in wanted:

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from benchmarks import facts, plot
-from benchmarks.table import THEIRS, Table, line
+from benchmarks.table import Table, is_theirs, line
 
 
 def load(files: tuple[Path, ...]) -> dict[str, Any]:
@@ -32,8 +32,8 @@ def load(files: tuple[Path, ...]) -> dict[str, Any]:
             rows |= {row["workload"]: row for row in found["rows"]}
         except (ValueError, KeyError, TypeError) as e:
             raise click.ClickException(f"{file} is not what scripts/bench --json writes: {e!r}") from None
-    ours, theirs = ([name for name in merged["names"] if (name in THEIRS) == their] for their in (False, True))
-    merged["names"] = ours + sorted(theirs, key=THEIRS.index)  # the last columns
+    ours, theirs = ([name for name in merged["names"] if is_theirs(name) == their] for their in (False, True))
+    merged["names"] = ours + sorted(theirs, key="nats".__eq__)  # nats last, as in a run
     return merged | {"rows": list(rows.values())}
 
 

@@ -42,14 +42,16 @@ THIS = Installation("tidelog", OURS, ours=True)
 
 
 def installations(
-    tidelog: str | None = None, also: Sequence[tuple[str, str]] = (), peer_binary: str | None = None, peer: bool = True
-) -> list[Installation]:
-    """What is compared: our tidelog (or the command ``tidelog``), those of ``also``, and the redis-server here."""
+    tidelog: str | None = None, also: Sequence[tuple[str, str]] = (), peers: Sequence[tuple[str, str]] = (),
+    peer: bool = True,
+) -> list[Installation]:  # fmt: skip
+    """Our tidelog (or the command ``tidelog``), those of ``also``, and the peers: by default the redis-server here."""
     made = [Installation("tidelog", tuple(shlex.split(tidelog))) if tidelog else THIS]
     made += [Installation(name, tuple(shlex.split(command))) for name, command in also]
-    binary = peer_binary or shutil.which("redis-server")
-    if peer and binary:
-        made.append(Installation("redis", (binary,), redis=True))
+    if not peers and (binary := shutil.which("redis-server")):
+        peers = [("redis", shlex.quote(binary))]
+    if peer:
+        made += [Installation(name, tuple(shlex.split(command)), redis=True) for name, command in peers]
     return made
 
 

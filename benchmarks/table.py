@@ -10,10 +10,18 @@ import click
 from benchmarks.targets import TARGETS
 
 Figures = dict[str, list[float]]  # server -> one figure a run
-LONG = {"redis": "redis-server", "nats": "nats-server"}  # what a column is called where that isn't the server's name
-THEIRS = ("redis", "nats")  # columns that ours are compared with, in this order
+LONG = {"redis": "redis-server", "nats": "nats-server"}  # titles of columns that differ from the server's name
+THEIRS = ("redis", "valkey", "nats")  # columns whose names begin so are those of peers: redis, redis8, valkey
 
-RATIOS = {"redis": "ratios", "nats": "ratios_nats"}  # where they are kept
+
+def is_theirs(name: str) -> bool:
+    """Whether our servers are compared with the one in the column of that name."""
+    return name.startswith(THEIRS)
+
+
+def ratios_key(name: str) -> str:
+    """The name under which ``--json`` stores the ratios to that peer."""
+    return "ratios" if name == "redis" else f"ratios_{name}"
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float], less_is_better: bool) -> float | None:
@@ -37,20 +45,18 @@ def cell(values: Sequence[float] | None, form: str, parts: Sequence[float] | Non
 
 
 class Table:
-    """Columns: a server each, then each one's ratio to redis-server (and to nats-server, where there is one), then what
-    is asked of the first one.
-    """
+    """Columns: a server each, then each one's ratio to each peer, then what is asked of the first one."""
 
     def __init__(self, names: Sequence[str], targets: bool = True) -> None:
         self.names = list(names)
         self.targets = targets
         self.rows: list[dict[str, object]] = []
-        self.theirs = [name for name in THEIRS if name in self.names]
+        self.theirs = [name for name in self.names if is_theirs(name)]
 
     def head(self) -> str:
         titles = ["workload", *(LONG.get(name, name) for name in self.names)]
         if self.theirs:
-            titles += [f"{name}/{other}" for other in self.theirs for name in self.names if name not in THEIRS]
+            titles += [f"{name}/{other}" for other in self.theirs for name in self.names if not is_theirs(name)]
             titles += ["floor / goal"] if self.targets else []
         return f"| {' | '.join(titles)} |\n{'|---' * len(titles)}|"
 
@@ -68,11 +74,11 @@ class Table:
         }  # fmt: skip
         if parts:
             made["parts"] = {name: list(values) for name, values in parts.items()}
-        ours = {name: values for name, values in figures.items() if name not in THEIRS}
+        ours = {name: values for name, values in figures.items() if not is_theirs(name)}
         for other in self.theirs:
             theirs = figures.get(other, ())
             if other == "redis" or theirs:
-                made[RATIOS[other]] = {name: ratio(values, theirs, less_is_better) for name, values in ours.items()}
+                made[ratios_key(other)] = {name: ratio(values, theirs, less_is_better) for name, values in ours.items()}
         if title in TARGETS:
             made["floor"], made["goal"] = TARGETS[title][:2]
         self.rows.append(made)
@@ -89,7 +95,7 @@ def line(made: Mapping[str, object], names: Sequence[str], targets: bool = True)
     title = f"{made['workload']}{', ' if made['unit'] else ''}{made['unit']}"
     cells = [f"{title} (less is better)" if made["less_is_better"] else title]
     cells += [cell(figures.get(name), str(made["form"]), parts.get(name)) for name in names]
-    theirs, ours = [name for name in THEIRS if name in names], [name for name in names if name not in THEIRS]
+    theirs, ours = ([name for name in names if is_theirs(name) == their] for their in (True, False))
     if theirs:
         shown = [ratios_to(other, made).get(name) for other in theirs for name in ours]
         cells += ["-" if value is None else f"{value:.2f}" for value in shown]
@@ -102,7 +108,7 @@ def line(made: Mapping[str, object], names: Sequence[str], targets: bool = True)
 
 def ratios_to(other: str, made: Mapping[str, object]) -> dict[str, float | None]:
     """By our servers; empty where that one did not take part in the row."""
-    found = made.get(RATIOS[other], {})
+    found = made.get(ratios_key(other), {})
     assert isinstance(found, dict)
     return found
 

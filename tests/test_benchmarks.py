@@ -17,7 +17,7 @@ import click
 import pytest
 
 from benchmarks import facts, jetstream, measured, plot, targets
-from benchmarks.__main__ import MODULES, Also
+from benchmarks.__main__ import MODULES, Server
 from benchmarks.cputime import Meter
 from benchmarks.entries import KINDS, made_up
 from benchmarks.publishing import AN_ID, under_way
@@ -153,6 +153,18 @@ def test_another_server_gets_a_column(tmp_path: Path, tools: None) -> None:
     (row,) = json.loads(file.read_text())["rows"]
     assert set(row["figures"]) == {"tidelog", "twin", "redis"}
     assert set(row["ratios"]) == {"tidelog", "twin"}
+
+
+@pytest.mark.slow
+def test_each_peer_gets_a_column_and_a_ratio(tmp_path: Path, tools: None) -> None:
+    file = tmp_path / "found.json"
+    peers = ("--peer", "redis=redis-server", "--peer", "valkey9=redis-server --maxclients 100")
+    out = bench("cpu", *TINY, "--only", "SET, random keys, P 16", *peers, "--json", file).stdout
+    assert "| workload | tidelog | redis-server | valkey9 | tidelog/redis | tidelog/valkey9 | floor / goal |" in out
+    (row,) = json.loads(file.read_text())["rows"]
+    assert set(row["figures"]) == {"tidelog", "redis", "valkey9"}
+    assert set(row["ratios"]) == set(row["ratios_valkey9"]) == {"tidelog"}
+    assert load((file,))["names"] == ["tidelog", "redis", "valkey9"]
 
 
 @pytest.mark.slow
@@ -331,7 +343,18 @@ def test_counts_that_are_none(text: str) -> None:
 @pytest.mark.parametrize("text", ["tidelog-server", "=tidelog-server", "redis=x", "tidelog=x", "a/b=x", "name="])
 def test_names_of_other_servers(text: str) -> None:
     with pytest.raises(click.BadParameter):
-        Also().convert(text, None, None)
+        Server(theirs=False).convert(text, None, None)
+
+
+@pytest.mark.parametrize("text", ["redis-server", "=redis-server", "nats=x", "other=x", "redis/8=x", "redis="])
+def test_names_of_peers(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        Server(theirs=True).convert(text, None, None)
+
+
+def test_servers_that_exclude_each_other() -> None:
+    assert "have the same name" in bench("append", "--peer", "redis=a", "--peer", "redis=b", code=2).stderr
+    assert "--no-peer excludes" in bench("append", "--no-peer", "--peer", "redis=a", code=2).stderr
 
 
 def test_other_installations_do_not_import_ours(monkeypatch: pytest.MonkeyPatch) -> None:
