@@ -189,7 +189,7 @@ def test_a_move_is_aborted_and_leaves_nothing(groups: Groups) -> None:
     state = moving(one)
     assert state is not None
     assert (state["copied"], state["keys"], state["state"]) == (50, 50, "copying")
-    assert two.info("keyspace")["db0"]["keys"] == 50
+    wait_until(lambda: two.info("keyspace").get("db0", {}).get("keys") == 50, "the last copies arrive")
     assert two.say("DBSIZE") == 0
     assert two.say("KEYS", "*") == []
     assert two.say("SCAN", "0", "COUNT", "1000")[1] == []
