@@ -202,7 +202,7 @@ def test_the_map_survives_a_restart_of_all(servers: Cluster) -> None:
     after = groups.agree()
     assert after["slots"] == before["slots"]
     assert after["cluster_id"] == before["cluster_id"]
-    assert after["version"] == before["version"] + 2  # each leader has written its epoch
+    assert after["version"] >= before["version"] + 2  # each leader has written its epoch
 
 
 def test_a_member_with_a_damaged_copy_of_the_map(servers: Cluster) -> None:

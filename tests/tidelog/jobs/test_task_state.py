@@ -179,7 +179,7 @@ def test_a_generation_begins_with_nothing(bench: Bench) -> None:
 def test_a_store_that_is_held_by_a_stopped_task_is_left_alone(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     send(bench, "a")
     bench.epoch()
-    monkeypatch.setattr(recovering, "PATIENCE", 0.1)
+    monkeypatch.setattr(recovering, "PATIENCE", 1.0)
     with StateStore.open(bench.folder / "count" / "1" / "0" / "0"):
         send(bench, "a")
         (result,) = bench.epoch()
@@ -187,7 +187,7 @@ def test_a_store_that_is_held_by_a_stopped_task_is_left_alone(bench: Bench, monk
         began = time.monotonic()
         (result,) = bench.epoch()
         assert result.recovered == 0
-        assert time.monotonic() - began < 0.1  # the lock is not waited for again
+        assert time.monotonic() - began < 1.0  # the lock is not waited for again
     with StateStore.open(bench.folder / "count" / "1" / "0" / "1") as store:
         assert store.version == (3, bench.run)
 
