@@ -34,7 +34,7 @@ class Times(NamedTuple):
 
 def percentiles(seconds: Sequence[float]) -> Times:
     """Return the percentiles of times in seconds."""
-    cuts = quantiles(seconds, n=1000)
+    cuts = quantiles(seconds, n=1000, method="inclusive")
     return Times(cuts[499] * 1e6, cuts[989] * 1e6, cuts[998] * 1e6)
 
 
