@@ -168,7 +168,7 @@ class SlotAssignment(ServerPart):
             await asyncio.sleep(POLL)
 
     def _check_letters(self, wanted: bytes, names: list[bytes]) -> None:
-        """Raise SlotMapError if messages of some keys that stay have their dead letters in slots that would leave."""
+        """Raise SlotMapError if a group of a key that stays has its dead-letter stream in a slot that would leave."""
         for key, letter in letters_of(self._data.ks, names):
             if wanted[slot_of(letter)] and not wanted[slot_of(key)]:
                 raise SlotMapError(str(letters_elsewhere(key, letter)))

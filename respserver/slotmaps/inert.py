@@ -3,7 +3,7 @@ and whose keys are not deleted yet, and those that are about to leave.
 
 Rule 1: nothing of these keys expires, is evicted, or is delivered by this server (``Keyspace.park``).
 Rule 2: SCAN, KEYS and RANDOMKEY don't show the keys, except those that are about to leave.
-Rule 3: this server appends no dead letters to keys with the slots of another group, or about to leave
+Rule 3: this server appends no dead letter to a key whose slot another group owns, or whose slot is about to leave
 (``Keyspace.foreign``).
 Rule 4: FLUSHALL is refused while keys are copied to this group, and while slots are about to leave: it could delete
 what another group has acknowledged, or leave what it should delete.

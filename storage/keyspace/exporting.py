@@ -20,7 +20,7 @@ AT_ONCE: Final = 1000  # names that one step examines, which takes a third of a 
 
 
 def letters_of(ks: Keyspace, names: list[bytes]) -> Iterator[tuple[bytes, bytes]]:
-    """Yield each of these keys that is a stream with pending messages, with each key for their dead letters."""
+    """Yield the key of each stream with pending messages among these keys, with each dead-letter key that they use."""
     for name in names:
         value = ks.keys.get(name)
         if isinstance(value, Stream) and value.groups:
