@@ -6,7 +6,7 @@ import os
 import sqlite3
 import subprocess
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -143,3 +143,20 @@ def mariadb_peer() -> Iterator[MariadbPeer]:
 
 def sqlite_peer(path: Path) -> SqlitePeer:
     return SqlitePeer(f"sqlite:///{path}")
+
+
+class SqlPeers:
+    """The databases, each started at its first use."""
+
+    def __init__(self, stack: ExitStack, directory: Path) -> None:
+        self._stack = stack
+        self._directory = directory
+        self._known: dict[str, SqlPeer] = {}
+
+    def get(self, kind: str) -> SqlPeer:
+        if kind not in self._known:
+            if kind == "sqlite":
+                self._known[kind] = sqlite_peer(self._directory / "shop.db")
+            else:
+                self._known[kind] = self._stack.enter_context(postgres_peer() if kind == "postgres" else mariadb_peer())
+        return self._known[kind]

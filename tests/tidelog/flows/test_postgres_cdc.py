@@ -17,7 +17,7 @@ from tests.tidelog.flows.byteskit import Reader, running
 from tests.tidelog.flows.conformancekit import made
 from tests.tidelog.flows.sqlkit import SECRET, PostgresPeer, postgres_peer
 from tests.waiting import eventually, until
-from tidelog.flows import FlowFileError
+from tidelog.flows import Flow, FlowFileError
 from tidelog.flows.api.connector import Source
 from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.connectors.cdc.columntext import converter
@@ -59,11 +59,19 @@ class Shop:
     def insert(self, low: int, high: int) -> None:
         self.run(f"INSERT INTO {self.name} SELECT n, 'name ' || n FROM generate_series({low}, {high - 1}) n")
 
-    def reader(self, **options: Any) -> Reader:
+    def options(self, **options: Any) -> dict[str, Any]:
         given: dict[str, Any] = {
             "url": self.server.url, "tables": [self.name], "publication": self.name, "slot": self.name, "create": True,
         }  # fmt: skip
-        return Reader("postgres_cdc", **FAST | given | options)
+        return FAST | given | options
+
+    def reader(self, **options: Any) -> Reader:
+        return Reader("postgres_cdc", **self.options(**options))
+
+    def disconnect(self) -> None:
+        """End the connection that uses the slot."""
+        slot = f"pg_replication_slots WHERE slot_name = '{self.name}'"
+        self.run(f"SELECT pg_terminate_backend(active_pid) FROM {slot}")
 
     def slots(self) -> dict[str, bool]:
         """The slots of this table, and whether they are used."""
@@ -337,13 +345,12 @@ def test_errors_name_the_remedy(shop: Shop) -> None:
     asyncio.run(main())
 
 
-def test_a_slot_that_is_used_and_one_that_was_dropped(shop: Shop) -> None:
+def test_a_slot_that_is_used(shop: Shop) -> None:
     async def main() -> None:
         reader = shop.reader()
         async with streaming(shop, reader) as one:
             assert "is used by another connection (process " in await _error(shop)
-            slot = f"pg_replication_slots WHERE slot_name = '{shop.name}'"
-            shop.run(f"SELECT pg_terminate_backend(active_pid) FROM {slot}")
+            shop.disconnect()
             await until(lambda: one.graph.connections["in"].connects == 2)
             shop.insert(0, 3)
             await until(lambda: len(reader.values) == 3)
@@ -351,29 +358,66 @@ def test_a_slot_that_is_used_and_one_that_was_dropped(shop: Shop) -> None:
     asyncio.run(main())
 
 
-def test_a_slot_whose_log_was_removed(shop: Shop) -> None:
+def test_a_slot_that_is_dropped_or_created_again_during_a_run(shop: Shop) -> None:
     async def main() -> None:
-        async with streaming(shop, shop.reader()):
-            pass
-        await until(lambda: not shop.slots()[shop.name])
-        try:
+        reader = shop.reader(reconnect={"retry": {"first": "500ms", "most": "500ms"}})
+        async with streaming(shop, reader) as one:
+            shop.insert(0, 3)
+            await until(lambda: len(reader.values) == 3)
+            connection = one.graph.connections["in"]
+            shop.disconnect()
+            eventually(lambda: not shop.slots()[shop.name])
+            shop.run(f"SELECT pg_drop_replication_slot('{shop.name}')")
+            await until(lambda: "was dropped: changes are missing. To continue, restart the flow" in connection.error)
+            shop.insert(3, 6)
+            shop.run(f"SELECT pg_create_logical_replication_slot('{shop.name}', 'pgoutput')")
+            await until(lambda: "was dropped and created again at" in connection.error)
+            assert not connection.connected
+            assert len(reader.values) == 3  # it does not continue without the missing changes
+        shop.run(f"SELECT pg_drop_replication_slot('{shop.name}')")
+        again = shop.reader()
+        async with streaming(shop, again):
+            assert ids(again, "read") == list(range(6))
+
+    asyncio.run(main())
+
+
+def test_a_slot_whose_log_is_removed(shop: Shop) -> None:
+    """It is removed while the flow runs, and is behind. After that, no flow continues without the missing changes."""
+
+    async def main() -> None:
+        flow = Flow("slow")
+        flow.connector("in", "postgres_cdc", **shop.options())
+        flow.connector("out", "script", act="hangs")
+        flow.connect("in -> out")
+        async with running(flow) as one:
+            await until(lambda: shop.slots() == {shop.name: True})
+            connection = one.graph.connections["in"]
+            shop.insert(0, 1)
+            await until(lambda: one.graph.sinks["out"].in_flight == 1)
             for setting in ("max_slot_wal_keep_size = '1MB'", "max_wal_size = '32MB'"):
                 shop.run_outside(f"ALTER SYSTEM SET {setting}")
             shop.run("SELECT pg_reload_conf()")
-            for _ in range(4):
-                shop.run("SELECT pg_switch_wal()")
-                shop.insert(0, 2000)
-                shop.run(f"TRUNCATE {shop.name}")
-            shop.run_outside("CHECKPOINT")
-            text = await _error(shop)
-            assert "is lost" in text
-            assert f"SELECT pg_drop_replication_slot('{shop.name}')" in text
-        finally:
-            for setting in ("max_slot_wal_keep_size", "max_wal_size"):
-                shop.run_outside(f"ALTER SYSTEM RESET {setting}")
-            shop.run("SELECT pg_reload_conf()")
 
-    asyncio.run(main())
+            def lost() -> bool:
+                shop.run("SELECT pg_switch_wal()")
+                shop.insert(1, 2000)
+                shop.run(f"TRUNCATE {shop.name}")
+                shop.run_outside("CHECKPOINT")
+                return "is lost" in connection.error
+
+            await until(lambda: asyncio.to_thread(lost))
+            assert connection.connects == 1
+        for text in (connection.error, await _error(shop)):
+            assert "changes are missing. Increase max_slot_wal_keep_size" in text
+            assert f"SELECT pg_drop_replication_slot('{shop.name}'), and restart the flow" in text
+
+    try:
+        asyncio.run(main())
+    finally:
+        for setting in ("max_slot_wal_keep_size", "max_wal_size"):
+            shop.run_outside(f"ALTER SYSTEM RESET {setting}")
+        shop.run("SELECT pg_reload_conf()")
 
 
 def test_tls_and_several_tables_and_changes_only(shop: Shop) -> None:
@@ -441,7 +485,10 @@ def test_the_example(shop: Shop) -> None:
             shop.run("UPDATE customers SET name = 'Eve' WHERE id = 2")
             shop.run("DELETE FROM customers WHERE id = 1")
             shop.run("INSERT INTO customers VALUES (3, 'Kim')")
-            await until(lambda: shop.run("SELECT * FROM copies ORDER BY id") == [(2, "Eve"), (3, "Kim")])
+            shop.run("UPDATE customers SET id = 4 WHERE id = 2")  # the row with the old key is deleted
+            await until(lambda: shop.run("SELECT * FROM copies ORDER BY id") == [(3, "Kim"), (4, "Eve")])
+            shop.run("TRUNCATE customers")
+            await until(lambda: shop.run("SELECT * FROM copies") == [])
         finally:
             await one.stop()
 

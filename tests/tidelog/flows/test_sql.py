@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ import trustme
 
 from tests.tidelog.flows.netkit import feed, running, seen
 from tests.tidelog.flows.serverkit import in_loop
-from tests.tidelog.flows.sqlkit import SECRET, SqlPeer, mariadb_peer, postgres_peer, sqlite_peer
+from tests.tidelog.flows.sqlkit import SECRET, SqlPeer, SqlPeers
 from tests.waiting import until
 from tidelog.flows import Event, Flow, FlowFileError, op
 from tidelog.flows.api.flowcontext import FlowContext
@@ -31,37 +29,14 @@ SERVERS = ("postgres", "mariadb")
 FAST = {"request_timeout": "1s", "reconnect": {"retry": {"first": "20ms", "most": "100ms"}}}
 
 
-class Peers:
-    """The databases, each started at its first use."""
-
-    def __init__(self, stack: ExitStack, directory: Path) -> None:
-        self._stack = stack
-        self._directory = directory
-        self._known: dict[str, SqlPeer] = {}
-
-    def get(self, kind: str) -> SqlPeer:
-        if kind not in self._known:
-            if kind == "sqlite":
-                self._known[kind] = sqlite_peer(self._directory / "shop.db")
-            else:
-                self._known[kind] = self._stack.enter_context(postgres_peer() if kind == "postgres" else mariadb_peer())
-        return self._known[kind]
-
-
-@pytest.fixture(scope="module")
-def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peers]:
-    with ExitStack() as stack:
-        yield Peers(stack, tmp_path_factory.mktemp("sql"))
-
-
 @pytest.fixture(params=["postgres", "mariadb", "sqlite"])
-def database(request: pytest.FixtureRequest, peers: Peers) -> SqlPeer:
+def database(request: pytest.FixtureRequest, peers: SqlPeers) -> SqlPeer:
     """A database with the empty table ``orders``."""
     return emptied(peers.get(request.param))
 
 
 @pytest.fixture(params=SERVERS)
-def server(request: pytest.FixtureRequest, peers: Peers) -> SqlPeer:
+def server(request: pytest.FixtureRequest, peers: SqlPeers) -> SqlPeer:
     return emptied(peers.get(request.param))
 
 
@@ -216,7 +191,8 @@ async def test_new_rows_are_read_once_also_after_a_restart(database: SqlPeer, tm
         await until(lambda: len(out.values) == 2)
         database.run("INSERT INTO orders VALUES (3, 'c', 3)")
         await until(lambda: len(out.values) == 3)
-        await until(lambda: (tmp_path / "position").read_text() == '{"cursor":3}\n')
+        position = tmp_path / "position"
+        await until(lambda: position.exists() and position.read_text() == '{"cursor":3}\n')
     assert out.values == [
         {"id": 1, "name": "a", "amount": 1.25}, {"id": 2, "name": "b", "amount": None},
         {"id": 3, "name": "c", "amount": 3},
@@ -229,7 +205,7 @@ async def test_new_rows_are_read_once_also_after_a_restart(database: SqlPeer, tm
 
 
 @in_loop
-async def test_the_position_waits_for_all_rows_of_a_value(peers: Peers, tmp_path: Path) -> None:
+async def test_the_position_waits_for_all_rows_of_a_value(peers: SqlPeers, tmp_path: Path) -> None:
     database = emptied(peers.get("sqlite"))
     database.run("INSERT INTO orders VALUES (1, 'a', 1), (2, 'b', 2), (3, 'c', 2), (4, 'd', 3)")
     position = tmp_path / "position"
@@ -273,7 +249,7 @@ async def test_a_query_without_a_cursor_runs_once_or_periodically(database: SqlP
 
 
 @in_loop
-async def test_a_cursor_that_decreases_is_an_error(peers: Peers, tmp_path: Path) -> None:
+async def test_a_cursor_that_decreases_is_an_error(peers: SqlPeers, tmp_path: Path) -> None:
     database = emptied(peers.get("sqlite"))
     database.run("INSERT INTO orders VALUES (1, 'a', 1), (2, 'b', 2)")
     flow, _ = reading(database, tmp_path, query="SELECT id FROM orders WHERE id > :cursor ORDER BY id DESC")
@@ -470,7 +446,7 @@ def test_values_of_columns_are_plain() -> None:
 
 
 @in_loop
-async def test_types_of_postgresql(peers: Peers, tmp_path: Path) -> None:
+async def test_types_of_postgresql(peers: SqlPeers, tmp_path: Path) -> None:
     database = peers.get("postgres")
     database.run("DROP TABLE IF EXISTS kinds")
     columns = "id int, t timestamptz, d date, u uuid, j jsonb, a int[], b bool, n numeric, x bytea, s text, p inet"
@@ -494,7 +470,7 @@ async def test_types_of_postgresql(peers: Peers, tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_changes_need_a_server_with_logical_replication(peers: Peers) -> None:
+async def test_changes_need_a_server_with_logical_replication(peers: SqlPeers) -> None:
     flow = Flow("changes")
     options = {"url": peers.get("postgres").url, "slot": "s", "tables": ["orders"], "create": True}
     flow.connector("in", "postgres_cdc", reconnect="none", **options)
@@ -509,7 +485,7 @@ async def test_changes_need_a_server_with_logical_replication(peers: Peers) -> N
 
 # -- the example ---------------------------------------------------------------------------------------------
 @in_loop
-async def test_the_example_copies_orders_from_one_database_to_another(peers: Peers, tmp_path: Path) -> None:
+async def test_the_example_copies_orders_from_one_database_to_another(peers: SqlPeers, tmp_path: Path) -> None:
     shop, archive = emptied(peers.get("sqlite")), emptied(peers.get("postgres"))
     archive.run("DROP TABLE IF EXISTS customers")
     archive.run("CREATE TABLE customers (id INT, name TEXT)")

@@ -173,6 +173,12 @@ def time_of(microseconds: int) -> str:
     return (EPOCH + timedelta(microseconds=microseconds)).isoformat()
 
 
+def lsn_of(text: str) -> int:
+    """Return an LSN as a number."""
+    high, _, low = text.partition("/")
+    return int(high, 16) << 32 | int(low, 16)
+
+
 def lsn_text(lsn: int) -> str:
     """Return an LSN as PostgreSQL writes it."""
     return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"

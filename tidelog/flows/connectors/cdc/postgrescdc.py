@@ -22,6 +22,7 @@ from tidelog.flows.api.tokens import Token
 from tidelog.flows.connectors.cdc.options import PostgresCdcOptions
 from tidelog.flows.connectors.cdc.pgoutput import Begin, Change, ChangeDecoder, Commit, lsn_text
 from tidelog.flows.connectors.cdc.preparation import (
+    AGAIN,
     CatalogDatabase,
     PublishedTable,
     check_server,
@@ -63,7 +64,8 @@ class PostgresCdcSource(Source):
         self._changes = 0  # of it that were received
         self._last = (0, 0)  # final LSN of the transaction of the last change, and the number of the change in it
         self._completing = False  # all rows of the snapshot were read
-        self._streaming = False  # once the slot existed
+        self._streaming = False  # changes were received from the slot
+        self._reported = 0  # LSN up to which the server may have moved the slot
 
     # -- connecting ------------------------------------------------------------------------------------------
     async def connect(self) -> None:
@@ -77,10 +79,10 @@ class PostgresCdcSource(Source):
         tables = await published_tables(catalog, options)
         self._tables = frozenset(each.name for each in tables)
         self.context.described |= {"slot": options.slot, "tables": sorted(self._tables)}
-        exists = await find_slot(catalog, options.slot)
-        if not exists and self._streaming:
-            raise ConnectionError(f"the slot {options.slot!r} no longer exists: restart the flow for a new snapshot")
-        if await find_slot(catalog, options.snapshot_slot):  # of an incomplete snapshot
+        stored = await find_slot(catalog, options.slot)
+        self._check_slot(stored)
+        exists = stored is not None
+        if await find_slot(catalog, options.snapshot_slot) is not None:  # of an incomplete snapshot
             await catalog.rows("SELECT pg_drop_replication_slot($1::name)", options.snapshot_slot)
         await replication.open()
         if exists or not options.snapshot:
@@ -89,6 +91,19 @@ class PostgresCdcSource(Source):
             await self._stream(replication)
         else:
             await self._begin_snapshot(catalog, replication, tables)
+
+    def _check_slot(self, stored: int | None) -> None:
+        """Raise ConnectionError if the slot is not the one that was used before: changes would be missing."""
+        if not self._streaming:
+            return
+        slot = self._options.slot
+        if stored is None:
+            raise ConnectionError(f"the slot {slot!r} was dropped: changes are missing. To continue, {AGAIN}")
+        if stored > self._reported:
+            raise ConnectionError(
+                f"the slot {slot!r} was dropped and created again at {lsn_text(stored)}, after the last settled change"
+                f" at {lsn_text(self._reported)}: changes are missing. Drop it, and {AGAIN}"
+            )
 
     async def _begin_snapshot(
         self, catalog: CatalogDatabase, replication: ChangeConnection, tables: Sequence[PublishedTable]
@@ -104,6 +119,7 @@ class PostgresCdcSource(Source):
     async def _stream(self, replication: ChangeConnection) -> None:
         catalog, self._catalog = self._catalog, None
         if catalog is not None:
+            self._reported = max(self._reported, await find_slot(catalog, self._options.slot) or 0)
             await catalog.close()
         self._decoder = ChangeDecoder()
         self._transaction = None
@@ -142,7 +158,7 @@ class PostgresCdcSource(Source):
             return True
         for each in await replication.read():
             self._receive(each)
-        replication.flushed(self._prefix.position)
+        self._report(replication)
         return True
 
     async def _more_rows(self, snapshot: TableSnapshot, replication: ChangeConnection) -> None:
@@ -219,4 +235,8 @@ class PostgresCdcSource(Source):
     # -- settling --------------------------------------------------------------------------------------------
     async def settled(self, tokens: Sequence[Token]) -> None:
         if self._prefix.settle_all(token.key for token in tokens) and self._replication is not None:
-            self._replication.flushed(self._prefix.position)
+            self._report(self._replication)
+
+    def _report(self, replication: ChangeConnection) -> None:
+        self._reported = max(self._reported, self._prefix.position)
+        replication.flushed(self._prefix.position)

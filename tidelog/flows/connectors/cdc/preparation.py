@@ -12,9 +12,14 @@ import psycopg
 
 from tidelog.flows.connectors.cdc.columntext import SETTINGS
 from tidelog.flows.connectors.cdc.options import PostgresCdcOptions
+from tidelog.flows.connectors.cdc.pgoutput import lsn_of
 from tidelog.flows.connectors.sql.database import DatabaseBusyError, RowRejectedError, Rows
 from tidelog.flows.connectors.sql.postgres import PostgresDatabase
 
+AGAIN: Final = (
+    "restart the flow, which then begins with a new snapshot; rows that were deleted in the meantime are not in it, so"
+    " delete all rows at the destination first"
+)
 MOST: Final = 100_000  # rows of a query of the catalog
 
 _NO_KEY: Final = """
@@ -125,14 +130,14 @@ async def _tables(database: CatalogDatabase, name: str) -> list[PublishedTable]:
     ]
 
 
-async def find_slot(database: CatalogDatabase, slot: str) -> bool:
-    """Return whether a usable slot exists. Raises ConnectionError if it can't be used."""
+async def find_slot(database: CatalogDatabase, slot: str) -> int | None:
+    """Return the LSN that is stored in a slot. None: it does not exist. Raises ConnectionError if it can't be used."""
     rows = await database.rows(
         "SELECT to_jsonb(s) AS slot, current_database() AS here FROM pg_replication_slots AS s WHERE slot_name = $1",
         slot,
     )
     if not rows:
-        return False
+        return None
     found, here = rows[0]["slot"], rows[0]["here"]
     drop = f"SELECT pg_drop_replication_slot('{slot}')"
     if found["plugin"] != "pgoutput" or found["database"] != here:
@@ -141,14 +146,14 @@ async def find_slot(database: CatalogDatabase, slot: str) -> bool:
         )
     if found.get("wal_status") == "lost" or found.get("invalidation_reason") or found.get("conflicting"):
         raise ConnectionError(
-            f"the slot {slot!r} is lost, because the server has removed log that it needs: changes are missing. Execute"
-            f" {drop} to begin with a new snapshot, and increase max_slot_wal_keep_size"
+            f"the slot {slot!r} is lost, because the server has removed log that it needs: changes are missing."
+            f" Increase max_slot_wal_keep_size, execute {drop}, and {AGAIN}"
         )
     if found["active"]:
         raise ConnectionError(
             f"the slot {slot!r} is used by another connection (process {found['active_pid']} of the server)"
         )
-    return True
+    return lsn_of(found["confirmed_flush_lsn"] or "0/0")
 
 
 def quoted(name: str) -> str:

@@ -3,6 +3,7 @@
     sql           the connector ``sql``: a source and a sink
     query         the connector ``sql_query``, which executes a statement for each event
     tablerows     events as rows of a table
+    changerows    changes of rows, which are applied to a table
     rowwrites     writes batches of rows and finds those that the database rejects
     rowreader     the rows of a query, its cursor, and the stored position
     options       the options, and the URL of a database

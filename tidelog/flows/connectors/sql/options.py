@@ -72,9 +72,11 @@ class SqlOptions(DatabaseOptions, kw_only=True):
     # Sink: the table, with exact upper and lower case: `orders`, `shop.orders`. Required.
     columns: list[str] | dict[str, str] | None = None
     # Sink: names of columns, or `{COLUMN: PATH}`. `null`: each name in the event's value is a column.
-    mode: Literal["insert", "upsert", "ignore"] = "insert"
+    mode: Literal["insert", "upsert", "ignore", "changes"] = "insert"
     # Sink: if a row with the same key exists, the event is rejected (`insert`), updates the row, or is ignored.
-    key: list[str] = field(default_factory=list)  # Sink: the columns that identify a row. Required for `upsert`.
+    # `changes`: each event is a change of a row. Changes are applied in their order.
+    key: list[str] = field(default_factory=list)
+    # Sink: the columns that identify a row. Required for `upsert` and `changes`.
     query: str | None = None  # Source: the `SELECT`. Required.
     every: PositiveDuration | None = None  # Source: period of the query. `null`: it runs once, and the source ends.
     cursor: str | None = None  # Source: a unique column that increases. Only rows after the last one are read.
@@ -88,11 +90,25 @@ class SqlOptions(DatabaseOptions, kw_only=True):
             raise ValueError(f"table is {self.table!r}: it must be a name such as orders or shop.orders")
         if self.table is None and self.query is None:
             raise ValueError("table or query is missing: a sink needs a table, and a source a query")
-        if self.mode == "upsert" and not self.key:
-            raise ValueError("key is missing: mode upsert needs the columns that identify a row")
+        if self.mode in ("upsert", "changes") and not self.key:
+            raise ValueError(f"key is missing: mode {self.mode} needs the columns that identify a row")
+        if self.mode == "changes":
+            self._check_changes()
         if self.columns is not None and not self.columns:
             raise ValueError("columns is empty: name at least one, or remove the option")
         self._check_query(set(Statement(self.query or "", Dialect('"', "?")).names))
+
+    def _check_changes(self) -> None:
+        if self.concurrency != 1:
+            raise ValueError("concurrency: mode changes needs 1, because changes are applied in their order")
+        if self.timeout is not None:
+            raise ValueError(
+                "timeout: omit it with mode changes, because a change that is retried later would replace newer ones;"
+                " request_timeout limits each statement"
+            )
+        for each in self.key:
+            if self.columns is not None and each not in self.columns:
+                raise ValueError(f"key: {each!r} is not in columns")
 
     def _check_query(self, names: set[str]) -> None:
         if names - {"cursor"}:

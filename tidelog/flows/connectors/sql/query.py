@@ -71,7 +71,7 @@ class SqlQuerySink(Sink):
 
     def _write(self, value: Any, meta: Mapping[str, Any]) -> RowWrite:
         assert self._statement is not None  # noqa: S101 - set by connect
-        return RowWrite(self._statement.sql, self._statement.parameters(value, meta))
+        return RowWrite([(self._statement.sql, self._statement.parameters(value, meta))])
 
     def _response(self, event: Event, made: EventWrites) -> Event | None:
         """Return the rows as an event: a list, or for a batch one list for each member."""

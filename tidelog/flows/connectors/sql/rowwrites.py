@@ -21,13 +21,14 @@ from tidelog.flows.connectors.batchmembers import members
 from tidelog.flows.connectors.sql.columnvalues import plain
 from tidelog.flows.connectors.sql.database import DatabaseBusyError, DatabaseConnection, RowRejectedError
 
+SqlCall = tuple[str, tuple[Any, ...]]  # a statement and its parameters
+
 
 @dataclass
 class RowWrite:
-    """A statement for one event."""
+    """The statements for one event, which are executed in one transaction."""
 
-    sql: str  # "": it is already rejected
-    parameters: tuple[Any, ...] = ()
+    calls: list[SqlCall]  # empty: it is already rejected
     outcome: tuple[int, str] = (RETRY, "it was not written")
     rows: list[Any] = field(default_factory=list)  # the result of the statement, if it is wanted
 
@@ -39,16 +40,21 @@ MakeWrite = Callable[[Any, Mapping[str, Any]], RowWrite]  # of a value and its m
 class RowWrites:
     """The connections of a sink."""
 
-    def __init__(self, databases: Sequence[DatabaseConnection], max_rows: int | None) -> None:
-        """max_rows: maximum number of rows of a result; None: results are not wanted."""
+    def __init__(
+        self, databases: Sequence[DatabaseConnection], max_rows: int | None = None, *, stops: bool = False
+    ) -> None:
+        """max_rows: maximum number of rows of a result; None: results are not wanted. stops: after a statement that
+        must be executed again, the later ones of a batch are not executed before it.
+        """
         self._max_rows = max_rows
+        self._stops = stops
         self._free: asyncio.Queue[DatabaseConnection] = asyncio.Queue()  # connections without a transaction
         for each in databases:
             self._free.put_nowait(each)
 
     async def write(self, made: Sequence[EventWrites]) -> Exception | None:
         """Execute the statements of a batch, and set their outcomes. Return the error if the connection is lost."""
-        rows = [row for each in made for row in (each if isinstance(each, list) else [each]) if row.sql]
+        rows = [row for row in rows_of(made) if row.calls]
         database = await self._free.get()
         try:
             await self._write(database, rows)
@@ -58,35 +64,41 @@ class RowWrites:
             self._free.put_nowait(database)
         return None
 
-    async def _write(self, database: DatabaseConnection, rows: Sequence[RowWrite]) -> None:
+    async def _write(self, database: DatabaseConnection, rows: Sequence[RowWrite]) -> bool:
+        """Return whether rows that follow can be written."""
         if not rows:
-            return
+            return True
         try:
             await self._execute(database, rows)
         except RowRejectedError as error:
             if len(rows) == 1:
                 rows[0].outcome = (REJECT, str(error))
-                return
+                return True
             middle = len(rows) // 2
-            await self._write(database, rows[:middle])
-            await self._write(database, rows[middle:])
+            return await self._write(database, rows[:middle]) and await self._write(database, rows[middle:])
         except (DatabaseBusyError, ConnectionError) as error:
             for each in rows:
                 each.outcome = (RETRY, str(error))
             if isinstance(error, ConnectionError):
                 raise
-        else:
-            for each in rows:
-                each.outcome = (OK, "")
+            return not self._stops
+        for each in rows:
+            each.outcome = (OK, "")
+        return True
 
     async def _execute(self, database: DatabaseConnection, rows: Sequence[RowWrite]) -> None:
         if self._max_rows is not None:
-            found = await database.answers(rows[0].sql, [each.parameters for each in rows], self._max_rows)
+            parameters = [each.calls[0][1] for each in rows]
+            found = await database.answers(rows[0].calls[0][0], parameters, self._max_rows)
             for each, those in zip(rows, found, strict=True):
                 each.rows = plain(those)
         else:
-            groups = groupby(rows, lambda each: each.sql)
-            await database.execute([(sql, [each.parameters for each in some]) for sql, some in groups])
+            groups = groupby((call for each in rows for call in each.calls), lambda call: call[0])
+            await database.execute([(sql, [each for _, each in some]) for sql, some in groups])
+
+
+def rows_of(made: Sequence[EventWrites]) -> list[RowWrite]:
+    return [row for each in made for row in (each if isinstance(each, list) else [each])]
 
 
 def writes_of(event: Event, make: MakeWrite) -> EventWrites:
@@ -101,7 +113,7 @@ def _checked(make: MakeWrite, value: Any, meta: Mapping[str, Any]) -> RowWrite:
     try:
         return make(value, meta)
     except RejectError as error:
-        return RowWrite("", (), (REJECT, str(error)))
+        return RowWrite([], (REJECT, str(error)))
 
 
 def outcomes_of(made: Sequence[EventWrites]) -> list[Outcome]:

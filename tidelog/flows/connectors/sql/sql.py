@@ -2,23 +2,35 @@
 
 A source executes a query, once or periodically; its rows are events. With a ``cursor``, each row is delivered at least
 once, and not again after it is settled. A sink inserts events into a table in batches, with an outcome for each row.
+
+Rule: Changes are applied in their order (``mode: changes``). A write that fails is repeated here until it succeeds. If
+the source retried the event, it would be written after later changes of the same row.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import random
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from tidelog.flows.api.connector import Outcome, Sink, Source
 from tidelog.flows.api.event import Event
-from tidelog.flows.api.tokens import Token
+from tidelog.flows.api.tokens import RETRY, Token
 from tidelog.flows.connectors.ongoingread import OngoingRead
+from tidelog.flows.connectors.sql.changerows import ChangeRows
 from tidelog.flows.connectors.sql.database import DatabaseBusyError, DatabaseConnection, RowRejectedError
 from tidelog.flows.connectors.sql.options import SqlOptions
 from tidelog.flows.connectors.sql.rowreader import RowReader
-from tidelog.flows.connectors.sql.rowwrites import RowWrites, outcomes_of, writes_of
+from tidelog.flows.connectors.sql.rowwrites import EventWrites, RowWrites, outcomes_of, rows_of, writes_of
 from tidelog.flows.connectors.sql.tablerows import TableRows
+from tidelog.transport.backoff import Backoff, Delays
+
+log = logging.getLogger("tidelog.flows")
+
+REPEATS: Final = Backoff(first=0.1, most=5.0)  # of a write of ``mode: changes`` that the database could not execute
 
 
 class SqlConnector(Source, Sink):
@@ -51,6 +63,8 @@ class SqlConnector(Source, Sink):
         self._open: list[DatabaseConnection] = []
         self._rows: TableRows | None = None
         self._writes: RowWrites | None = None
+        self._ordered = options.mode == "changes"
+        self._writable = asyncio.Event()  # the sink is connected
         self._reader = RowReader(options)
         self._pull: OngoingRead[None] = OngoingRead(self.wait)
         self._next = 0.0  # loop time of the next query
@@ -65,8 +79,10 @@ class SqlConnector(Source, Sink):
         if self.context.sink is not None:
             databases = [await self._opened(name) for _ in range(self._options.concurrency)]
             columns = await databases[0].columns(self._options.table or "")
-            self._rows = TableRows(self._options, databases[0].dialect, columns)
-            self._writes = RowWrites(databases, None)
+            kind = ChangeRows if self._ordered else TableRows
+            self._rows = kind(self._options, databases[0].dialect, columns)
+            self._writes = RowWrites(databases, stops=self._ordered)
+            self._writable.set()
 
     async def _opened(self, name: str) -> DatabaseConnection:
         database = self._options.database(name)
@@ -75,6 +91,7 @@ class SqlConnector(Source, Sink):
         return database
 
     async def close(self) -> None:
+        self._writable.clear()
         await self._pull.cancel()
         if self._reader.forget():  # execute the query again
             self._ran, self._next = False, 0.0
@@ -128,5 +145,23 @@ class SqlConnector(Source, Sink):
         made = [writes_of(each, make) for each in events]
         error = await self._writes.write(made)
         if error is not None:
+            self._writable.clear()
             self.context.disconnected(error)  # rows that were committed before have their own outcomes
+        if self._ordered:
+            await self._repeat(made, error)
         return outcomes_of(made)
+
+    async def _repeat(self, made: Sequence[EventWrites], error: Exception | None) -> None:
+        """Write the rows that were not written, until the database has accepted or rejected each of them."""
+        delays = Delays(REPEATS, random.random)
+        while left := [row for row in rows_of(made) if row.outcome[0] == RETRY]:
+            self.context.count("repeated")
+            if error is None:
+                log.warning("%s: %s: %s", self.context.flow, self.context.name, left[0].outcome[1])
+                await asyncio.sleep(delays.next())
+            await self._writable.wait()
+            assert self._writes is not None  # noqa: S101 - it is connected
+            error = await self._writes.write(left)
+            if error is not None:
+                self._writable.clear()
+                self.context.disconnected(error)

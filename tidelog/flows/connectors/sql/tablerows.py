@@ -35,7 +35,7 @@ class TableRows:
         if not isinstance(value, Mapping):
             raise RejectError(f"a row is an object, not {type(value).__name__}")
         columns = self._columns(value, meta)
-        return RowWrite(self._insertion(tuple(columns)), tuple(storable(each) for each in columns.values()))
+        return RowWrite([(self._insertion(tuple(columns)), tuple(storable(each) for each in columns.values()))])
 
     def _columns(self, value: Mapping[str, Any], meta: Mapping[str, Any]) -> Mapping[str, Any]:
         if self._paths is not None:
@@ -54,6 +54,7 @@ class TableRows:
             if len(self._statements) >= STATEMENTS:
                 self._statements.clear()
             options = self._options
-            found = insertion(options.table or "", columns, options.mode, options.key, self._dialect)
+            mode = "upsert" if options.mode == "changes" else options.mode
+            found = insertion(options.table or "", columns, mode, options.key, self._dialect)
             self._statements[columns] = found
         return found
