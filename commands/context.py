@@ -241,6 +241,8 @@ class ServerParts(Protocol):
     def clock(self) -> ClockPart: ...
     @property
     def served_time(self) -> ServedTimePart: ...
+    @property
+    def tiering(self) -> TieringPart: ...
     def random(self) -> float:
         """A random number in [0, 1)."""
 
@@ -375,6 +377,13 @@ class ConfigPart(Protocol):
         """Rewrite the configuration file. Raises CommandError."""
 
     def value(self, name: str) -> str: ...
+
+
+class TieringPart(Protocol):
+    """The copies of the history in an object store."""
+
+    def target(self) -> tuple[str, str]:
+        """Return ``tier-url`` and the ID of its owner; "" if it is not set, or the ID is not known."""
 
 
 class WritesPart(Protocol):

@@ -8,8 +8,8 @@ from typing import Final
 from commands.declare import TABLE, all_commands
 
 _MODULES: Final = (
-    "streams.append", "streams.delays", "streams.groups", "streams.range", "streams.read", "streams.settings",
-    "streams.staging", "streams.wait",
+    "streams.append", "streams.delays", "streams.groups", "streams.manifest", "streams.range", "streams.read",
+    "streams.settings", "streams.staging", "streams.wait",
     "redis_streams.add", "redis_streams.claim", "redis_streams.delete", "redis_streams.groups", "redis_streams.info",
     "redis_streams.pending", "redis_streams.ranges", "redis_streams.read", "redis_streams.readgroup",
     "redis_streams.trim",

@@ -22,11 +22,16 @@ _TEXT = re.compile(rf"{FORMAT}\nid ([0-9a-f]{{40}})\n", re.ASCII)
 
 def load(directory: Path) -> str:
     """Return the ID of the server that uses this directory; a new one if it has none. Raises CorruptError, OSError."""
+    return known(directory) or renew(directory)
+
+
+def known(directory: Path) -> str:
+    """Return the ID of the server that uses this directory; "" if it has none. Raises CorruptError, OSError."""
     path = directory / NAME
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
-        return renew(directory)
+        return ""
     found = _TEXT.fullmatch(raw.decode("utf-8", errors="replace"))
     if found is None:
         raise CorruptError(f"{path}: damaged: delete it; the server then takes a new node ID")

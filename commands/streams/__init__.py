@@ -6,6 +6,7 @@
     groupread   TREAD for a group: due messages first, then new entries
     groups      TACK, TNACK, TTOUCH, TPENDING, TGROUP
     lookup      the lookup of a stream's group
+    manifest    TMANIFEST
     measured    ranges of entries whose sizes are read in slices
     newentries  the new entries of a group's long read, delivered in slices
     policy      the words of a retention policy

@@ -4,8 +4,10 @@ Rule 1: a version of a manifest is created, never replaced. If another process h
 stops, because another leader is active or was active meanwhile.
 Rule 2: objects and pages are written and verified before the manifest that lists them.
 Rule 3: before a process adds to a history that it finds, it compares the end of the history with the store
-(``agreed``). A stream can have been deleted and created again, and a new leader of replicas that do not wait for each
-other can lack entries that were copied. Parts that the store contradicts leave the manifest.
+(``agreed``). A new leader of replicas that do not wait for each other can lack entries that were copied. Parts that the
+store contradicts leave the manifest.
+Rule 4: all parts of a manifest belong to the stream with its sid. If the stream was deleted and created again, or
+another stream was renamed to its name, the manifest starts again without parts, even if the entries look the same.
 """
 
 from __future__ import annotations
@@ -74,6 +76,8 @@ class ManifestStore:
         before = Manifest(stream.name, self._server, 0, epoch, part.first_ord)
         if number:
             before = self.load(stream.name, number)
+        if before.sid != stream.sid:
+            before = replace(before, sid=stream.sid, first_ord=part.first_ord, parts=())
         trimmed = replace(before.trimmed(min(stream.first_ord, part.first_ord), epoch), number=number)
         after, pages = trimmed.extended(part, epoch)
         for page in pages:
@@ -88,7 +92,7 @@ class ManifestStore:
 
         Raises HistoryStoreError, CorruptError.
         """
-        parts = found.parts
+        parts = found.parts if found.sid == stream.sid else ()
         while parts and parts[-1].end_ord > stream.first_ord:
             if parts[-1].level:
                 parts = ()
@@ -105,7 +109,9 @@ class ManifestStore:
             " its manifest no longer lists them, and those in the store are copied again"
         )
         first_ord = found.first_ord if parts else stream.first_ord
-        after = replace(found, number=found.number + 1, epoch=epoch, first_ord=first_ord, parts=parts)
+        after = replace(
+            found, number=found.number + 1, epoch=epoch, first_ord=first_ord, parts=parts, sid=stream.sid
+        )
         self._create(after)
         return after
 

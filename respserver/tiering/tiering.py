@@ -61,6 +61,20 @@ class Tiering(ServerPart):
         self._passes = self._errors = 0
         self._error = ""  # of the last pass
         self._works = False  # the last pass had no error
+        self._server_id = ""  # without a server group; "": not read yet
+
+    def target(self) -> tuple[str, str]:
+        """Return ``tier-url`` and the ID of its owner; "" if there is none, or this server does not know it."""
+        if not self._config.tier_url:
+            return "", ""
+        if self._group is not None:
+            return self._config.tier_url, self._group.group_id
+        if self._data.follower:  # the owner is its leader
+            return self._config.tier_url, ""
+        if not self._server_id:
+            with suppress(OSError, CorruptError):
+                self._server_id = nodeid.known(Path(self._config.dir))
+        return self._config.tier_url, self._server_id
 
     # -- time ------------------------------------------------------------------------------------------------
     def on_time(self) -> None:
@@ -154,7 +168,8 @@ class Tiering(ServerPart):
         if self._group is not None:
             return self._group.group_id
         try:
-            return nodeid.load(Path(self._config.dir))
+            self._server_id = nodeid.load(Path(self._config.dir))
+            return self._server_id
         except (OSError, CorruptError) as error:
             raise HelperError(f"this server has no ID: {error}") from error
 

@@ -72,6 +72,7 @@ class Manifest:
     epoch: int  # of the leader that wrote it; 0: without a server group
     first_ord: int  # entries with lower ordinals were deleted, although objects may contain them
     parts: tuple[Part, ...] = ()  # pages of the highest level first, objects last
+    sid: int = 0  # of the stream: another one after it was deleted and created again; 0: not known
 
     @property
     def end_ord(self) -> int:
@@ -101,7 +102,8 @@ class Manifest:
         """Return the bytes of the file."""
         return signed({
             "format": MANIFEST, "version": VERSION, "stream": escaped(self.stream), "server": self.server,
-            "number": self.number, "epoch": self.epoch, "first_ord": self.first_ord, "parts": _encoded(self.parts),
+            "sid": self.sid, "number": self.number, "epoch": self.epoch, "first_ord": self.first_ord,
+            "parts": _encoded(self.parts),
         })  # fmt: skip
 
 
@@ -111,7 +113,7 @@ def decode(content: bytes, stream: bytes) -> Manifest:
     try:
         made = Manifest(
             unquote_to_bytes(found["stream"]), str(found["server"]), _number(found, "number"), _number(found, "epoch"),
-            _number(found, "first_ord"), tuple(_decoded(found["parts"])),
+            _number(found, "first_ord"), tuple(_decoded(found["parts"])), _number({"sid": 0} | found, "sid"),
         )  # fmt: skip
     except (ValueError, TypeError, KeyError, AttributeError, CommandError) as error:
         raise CorruptError(f"a manifest of history is invalid ({error!r}): {_REMEDY}") from error

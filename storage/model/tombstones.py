@@ -164,6 +164,37 @@ class Tombstones:
             at += 1
         return found
 
+    def ranges(self, lo: int, hi: int, chunks: int) -> tuple[list[tuple[int, int]], int]:
+        """Return the ranges of deleted ordinals in [lo, hi), each with start and stop, and how far the list reaches.
+
+        It covers at most ``chunks`` chunks, a few milliseconds each. If it reaches less than ``hi``, continue there.
+        """
+        found: list[tuple[int, int]] = []
+        if lo >= hi:
+            return found, hi
+        at = first = bisect_left(self._chunks, lo >> BITS)
+        start = stop = -1  # of the last range
+        while at < len(self._chunks) and self._chunks[at] << BITS < hi:
+            base = self._chunks[at] << BITS
+            if at - first == chunks:
+                hi = base
+                break
+            low, high = max(lo - base, 0), min(hi - base, CHUNK)
+            container = self._containers[at]
+            pieces = [(low, high)]
+            if container is not FULL:
+                pieces = [(offset, offset + 1) for offset in _between(container, low, high)]
+            for begin, end in pieces:
+                if base + begin != stop:
+                    if stop > 0:
+                        found.append((start, stop))
+                    start = base + begin
+                stop = base + end
+            at += 1
+        if stop > 0:
+            found.append((start, stop))
+        return found, hi
+
     def live_from(self, ordinal: int) -> int:
         """Return the first living ordinal at or above ``ordinal``."""
         at = bisect_left(self._chunks, ordinal >> BITS)

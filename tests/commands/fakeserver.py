@@ -149,6 +149,7 @@ class FakeServer(Clock):
             failover_abort=CommandError("ERR No failover in progress."),
         )  # fmt: skip
         self.checkpoints: Any = FakeCheckpoints(self.calls, begin=True, last=NOW // 1000, save=lambda: "")
+        self.tiering: Any = Recorder([], target=("", ""))
         self.stats: Any = Recorder(self.calls, info="text of INFO", ready=True, memory={
             "used": 1000, "resident": 2200, "peak": 3000, "startup": 100,
             "clients": 10, "replicas": 3, "dataset": 500, "node_cache": 5, "keys": 5,

@@ -69,6 +69,18 @@ def test_deleted_and_evicted_entries(data: TieredServer) -> None:
     assert (found.first_ord, len(found.parts)) == (92, 1)
 
 
+def test_a_stream_that_was_created_again_with_the_same_ids_is_copied_again(data: TieredServer) -> None:
+    for text in ("old", "new"):
+        for number in range(25):  # the last copied node is equal
+            data.client("XADD", "a", f"{number + 1}-0", "n", text if number < 10 else "same")
+        data.save()
+        copier = data.copier()
+        copier.run()
+        data.check("a", 5)
+        data.client("DEL", "a")
+    assert any("differs from the store" in warning for warning in copier.warnings)
+
+
 def test_entries_that_were_evicted_leave_the_manifest(data: TieredServer) -> None:
     copier = data.copier()
     for _ in range(3):

@@ -14,7 +14,7 @@ from storage.history import manifest
 from storage.history.manifest import LONGEST_NAME, Manifest, Part, decode, decode_page, directory_of, escaped
 
 SERVER = "ab" * 20
-EMPTY = Manifest(b"orders:1", SERVER, 1, 3, 0)
+EMPTY = Manifest(b"orders:1", SERVER, 1, 3, 0, sid=7)
 
 
 def part(at: int, entries: int = 10) -> Part:
@@ -59,10 +59,10 @@ def test_the_size_grows_with_the_logarithm_of_the_history() -> None:
 def test_the_vector() -> None:
     line = (
         b'{"format":"tidelog history manifest","version":1,"stream":"orders%3A1","server":"' + SERVER.encode() + b'",'
-        b'"number":2,"epoch":3,"first_ord":0,"parts":[{"name":"0.tide","level":0,"size":1000,"index_offset":900,'
-        b'"first_ord":0,"end_ord":10,"first_id":"0.1","last_id":"0.10","entries":10,"stored":800}]}'
+        b'"sid":7,"number":2,"epoch":3,"first_ord":0,"parts":[{"name":"0.tide","level":0,"size":1000,'
+        b'"index_offset":900,"first_ord":0,"end_ord":10,"first_id":"0.1","last_id":"0.10","entries":10,"stored":800}]}'
     )
-    content = line + b"\n4d98327dbc4b2949\n"
+    content = line + b"\nd67f0542be21f149\n"
     assert grown(1)[0].encode() == content
     assert decode(content, b"orders:1") == grown(1)[0]
 

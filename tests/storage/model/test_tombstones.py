@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -49,6 +51,12 @@ class MarksMachine(RuleBasedStateMachine):
             assert all(start < stop for start, stop in frozen.live_ranges(lo, hi))
             assert frozen.count(lo, hi) == len(inside)
             assert frozen.has(lo) == (lo in self.model)
+            until, ranges = lo, []
+            while until < hi:
+                some, until = frozen.ranges(until, hi, 2)
+                assert all(one[1] < other[0] for one, other in pairwise(some))
+                ranges += some
+            assert [number for each in ranges for number in range(*each)] == inside
         assert tombstones.before(lo) == sum(number < lo for number in self.model)
         first = lo
         while first in self.model:
