@@ -63,6 +63,7 @@ ROWS = Extension(
     depends=[f"tidelog/arrow/_{name}.h" for name in ("arrow", "hash", "words")],  # which puts them into the sdist
     optional=OPTIONAL,
 )  # fmt: skip
+SECTION = Extension("tidelog.history._section", ["tidelog/history/_section.c"], optional=OPTIONAL)
 CODED = Extension(
     f"{HOME}.storage.nodes._coded", ["storage/nodes/_coded.c"],
     depends=[f"storage/nodes/_coded{name}.h" for name in ("read", "write")],
@@ -134,6 +135,6 @@ class Build(build_ext):
 setup(
     packages=[*packages_of(HOME, "pyspark_tidelog", "tidelog"), *(f"{HOME}.{name}" for name in packages_of(*PARTS))],
     package_dir={f"{HOME}.{part}": part for part in PARTS},
-    ext_modules=[] if wish == "0" else [CODED, ROWS, SOCKETS, *SMALL],
+    ext_modules=[] if wish == "0" else [CODED, ROWS, SECTION, SOCKETS, *SMALL],
     cmdclass={"build_ext": Build},
 )

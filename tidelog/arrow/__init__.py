@@ -3,6 +3,7 @@
     rows       ``to_arrow``: the rows of a stream or topic, in batches
     inference  the columns of a stream or topic, if a caller does not name them
     reading    reads one range of one stream, and continues after a lost connection
+    direct     reads entries from history objects
     columns    converts pages to batches of one schema
     values     converts columns of bytes to typed columns, and finds invalid values
     names      converts names of fields, which are any bytes, to text and back

@@ -11,6 +11,7 @@ installations, and for sessions that get the package in another way, such as ``-
     watch     detects without polling that there are no new entries
     filters   restricts a batch by the filters that Spark pushes down
     ranges    reads one range in a task, completely or not at all
+    direct    reads entries from history objects, and the others from the server
     columns   converts schemas of Spark to those of ``tidelog.arrow``, which converts entries to columns
     sink      the writers, as Spark calls them
     commands  converts Arrow batches to TSTAGE commands

@@ -15,13 +15,14 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 from tidelog.client import calls
 from tidelog.client.entries import SEQ_MAX, Entry, Info, StreamId
 from tidelog.client.steps import existing
+from tidelog.history.planning import HistoryPlanner
 from tidelog.spark.filters import MS_MAX, Narrowed
 from tidelog.spark.options import ReadOptions
 from tidelog.spark.positions import EARLIEST, Position, Positions
@@ -111,6 +112,20 @@ class OffsetRange:
     end: StreamId  # inclusive
 
 
+class IdRange(Protocol):
+    """A range of the IDs of one stream: an OffsetRange, or a part of it."""
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def after(self) -> StreamId: ...
+    @property
+    def end(self) -> StreamId: ...
+
+
+RangeT = TypeVar("RangeT", bound=IdRange)
+
+
 class Offsets:
     """The streams of a query, over a connection to the leader and one for notifications. It caches only data that is
     recent or known to be current.
@@ -125,6 +140,7 @@ class Offsets:
         self.topic = ReadTopic(self.servers, topic) if topic else None
         self._lasts: Ids = {}
         self._lasts_until = 0.0
+        self.histories = HistoryPlanner(self.servers.ask)
         self._watch = NewEntryWatch(source.access, f"{source.name}-watch")
         self._keys: tuple[str, ...] = ()
         self._keys_until = 0.0
@@ -321,17 +337,15 @@ class Offsets:
         return [error for error in errors.values() if error is not None]
 
     # -- how much -----------------------------------------------------------------------------------------------
-    def counts(self, spans: list[OffsetRange]) -> list[int]:
+    def counts(self, spans: Sequence[IdRange]) -> list[int]:
         """Return the current number of entries in each span."""
         replies = self.servers.ask(*[calls.tcount(span.key, f"({span.after}", span.end) for span in spans])
         return [existing(span.key, reply) for span, reply in zip(spans, replies, strict=True)]
 
-    def counted(self, pieces: list[tuple[OffsetRange, int]]) -> list[tuple[OffsetRange, int]]:
-        """Return the spans with their numbers of entries, in the form of ``split``."""
-        if all(number >= 0 for _, number in pieces):
-            return pieces
-        spans = [span for span, _ in pieces]
-        return list(zip(spans, self.counts(spans), strict=True))
+    def counted(self, pieces: Sequence[tuple[RangeT, int]]) -> list[tuple[RangeT, int]]:
+        """Return the pieces with their numbers of entries. A negative number is not known yet."""
+        numbers = iter(self.counts([span for span, number in pieces if number < 0]))
+        return [(span, next(numbers) if number < 0 else number) for span, number in pieces]
 
     def limited(self, spans: list[OffsetRange], most: int) -> list[OffsetRange]:
         """Shorten the spans to ``most`` entries in total, in proportion to their entries.

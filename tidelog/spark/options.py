@@ -20,10 +20,12 @@ from tidelog.codecs.codec import NAMES as CODECS
 from tidelog.spark.optionvalues import (
     AUTO,
     BATCH,
+    DIRECT,
     NONE,
     OFFSETS,
     ROUTES,
     ROWS,
+    SERVER,
     SINK,
     SOURCE,
     STREAM,
@@ -161,6 +163,8 @@ class ReadOptions:
     name: str  # connections in CLIENT LIST, with -driver or -task appended
     from_replica: bool
     mode: Literal["permissive", "dropmalformed", "failfast"]
+    history: str  # AUTO, DIRECT, or SERVER
+    max_bytes_per_task: int  # of history objects
 
 
 def for_source(given: OptionValues, kind: str = "") -> ReadOptions:
@@ -194,6 +198,7 @@ def for_source(given: OptionValues, kind: str = "") -> ReadOptions:
         few, many, given.number("maxRecordsPerPartition", 1), given.flag("failOnDataLoss"),
         given.flag("failOnMissing") if "failOnMissing" in given else kind == BATCH or bool(subscription.topic), name,
         given.one_of("readFrom", "leader", "replica") == "replica", mode,  # type: ignore[arg-type]  # one_of checked
+        given.one_of("history", AUTO, DIRECT, SERVER), given.needed("maxBytesPerPartition", 1),
     )  # fmt: skip
 
 

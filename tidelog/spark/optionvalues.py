@@ -21,6 +21,9 @@ AUTO: Final = "auto"
 OFFSETS: Final = "offsets"
 ROWS: Final = "rows"
 NONE: Final = "none"
+#: Where the source reads entries that are in history objects.
+DIRECT: Final = "direct"
+SERVER: Final = "server"
 
 SOURCE: Final = "source"
 SINK: Final = "sink"
@@ -80,6 +83,8 @@ DECLARED: Final = (
     Option("minPartitions"),
     Option("maxPartitions", default="200"),
     Option("maxRecordsPerPartition"),
+    Option("maxBytesPerPartition", default=str(16 << 20)),
+    Option("history", default=AUTO),
     Option("failOnDataLoss", default="true"),
     Option("failOnMissing"),
     Option("groupIdPrefix", default="spark-tidelog-source"),

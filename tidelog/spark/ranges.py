@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappush, heapreplace
 from typing import Final
@@ -25,13 +25,16 @@ from tidelog.arrow.reading import LaggingError, read_pages
 from tidelog.client import calls
 from tidelog.client.entries import Info, StreamId
 from tidelog.client.steps import existing
-from tidelog.spark.offsets import DataLossError, OffsetRange, data_loss, lost
+from tidelog.history.planning import HistoryPiece
+from tidelog.spark.offsets import DataLossError, OffsetRange, RangeT, data_loss, lost
 from tidelog.spark.options import ReadOptions
 from tidelog.transport.connection import BlockingConnection
 from tidelog.transport.leader import LeaderConnection
 
 CATCH_UP: Final = 2.0  # seconds that a replica has to catch up before the task reads from the leader
 LOOK_AGAIN: Final = 0.02  # seconds between two checks of its position
+
+Piece = OffsetRange | HistoryPiece  # read from the server, or from objects
 
 log = logging.getLogger(__name__)
 
@@ -40,16 +43,16 @@ log = logging.getLogger(__name__)
 class Ranges(InputPartition):
     """The ranges of a task: one range, or several ranges in sequence."""
 
-    ranges: tuple[OffsetRange, ...]
+    ranges: tuple[Piece, ...]
     replica: str  # URL of the replica to read from; "" is the leader
 
 
-def grouped(pieces: list[tuple[OffsetRange, int]], most: int, limit: int | None) -> list[list[OffsetRange]]:
+def grouped(pieces: Sequence[tuple[RangeT, int]], most: int, limit: int | None) -> list[list[RangeT]]:
     """Combine pieces into ``most`` groups of similar size; each group is in the order of its keys.
 
     No group has more than ``limit`` entries, unless it is one piece. There can be more groups then.
     """
-    groups: list[list[OffsetRange]] = [[] for _ in range(most)]
+    groups: list[list[RangeT]] = [[] for _ in range(most)]
     lightest = [(0, at) for at in range(most)]  # a heap: entries of a group, its number
     for span, number in sorted(pieces, key=lambda piece: (-piece[1], piece[0].key, piece[0].after)):
         load, at = lightest[0]

@@ -32,11 +32,12 @@ from pyspark.sql.types import StructType
 from tidelog.arrow.columns import BATCH_ROWS, Columns
 from tidelog.client.entries import StreamId
 from tidelog.spark.columns import DEFAULT_SCHEMA, TOPIC_SCHEMA, columns_of
+from tidelog.spark.direct import placed, read_pages_of
 from tidelog.spark.filters import Narrowed, narrowed
 from tidelog.spark.offsets import ZERO, DataLossError, Ids, OffsetRange, Offsets, data_loss
 from tidelog.spark.options import ReadOptions, for_sink, for_source, is_source
 from tidelog.spark.optionvalues import BATCH, STREAM, OptionValues
-from tidelog.spark.ranges import Ranges, grouped, read_range, report
+from tidelog.spark.ranges import Ranges, grouped, report
 from tidelog.spark.sink import TidelogStreamWriter, TidelogWriter
 from tidelog.spark.topicread import MARK
 from tidelog.transport.leader import LeaderConnection
@@ -87,7 +88,7 @@ def planned(offsets: Offsets, made: Columns, spans: list[OffsetRange]) -> list[R
         for key, entry in offsets.firsts(spans).items():
             made.check_names(key, entry)
     replicas = offsets.servers.replicas() if source.from_replica else ()
-    pieces = offsets.split(spans, source.min_partitions, source.max_records)
+    pieces = placed(offsets, offsets.split(spans, source.min_partitions, source.max_records))
     if len(pieces) > source.max_partitions:
         groups = grouped(offsets.counted(pieces), source.max_partitions, source.max_records)
     else:
@@ -102,7 +103,7 @@ def batches(source: ReadOptions, made: Columns, partition: InputPartition) -> It
         return
     with closing(LeaderConnection(source.access, f"{source.name}-task")) as servers:
         for piece in partition.ranges:
-            for page in read_range(source, servers, piece, partition.replica, made.wanted, BATCH_ROWS):
+            for page in read_pages_of(source, servers, piece, partition.replica, made.wanted, BATCH_ROWS):
                 yield made.batch(piece.key, page)
 
 

@@ -153,6 +153,8 @@ WRONG = [
     ("", SUB | {"maxPartitions": "3", "minPartitions": "4"}, r"minPartitions \(4\) is above maxPartitions \(3\)"),
     ("", SUB | {"failOnDataLoss": "yes"}, "failOnDataLoss must be true or false"),
     ("", SUB | {"groupIdPrefix": "a b"}, "groupIdPrefix must be printable ASCII"),
+    ("", SUB | {"maxBytesPerPartition": "16m"}, "maxBytesPerPartition must be a whole number, at least 1"),
+    ("", SUB | {"history": "objects"}, "history must be one of auto, direct, server"),
     ("", SUB | {"readFrom": "anywhere"}, "readFrom must be one of leader, replica"),
     ("", SUB | {"mode": "strict"}, "mode must be one of permissive, dropmalformed, failfast"),
     ("", SUB | {"url": "http://x"}, "url must be redis://"),

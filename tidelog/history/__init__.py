@@ -1,0 +1,14 @@
+"""Reads history objects from an object store, at no cost to the server (docs/history-format.md).
+
+    reading   reads the entries of a piece from objects
+    planning  which parts of a range of IDs are in objects, and which must come from the server
+    sections  converts sections to entries as TRANGE sends them
+    _section  the same in C
+    location  TMANIFEST: the history of a stream as its server knows it
+    manifest  the manifest of a stream, with its pages
+    index     the sections of an object
+    files     a directory, or a bucket through fsspec
+    errors    HistoryError
+
+It shares no code with the server, which writes the objects. ``tidelog.arrow.direct`` converts sections to columns.
+"""
