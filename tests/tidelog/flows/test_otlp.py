@@ -32,12 +32,16 @@ from opentelemetry._logs import LogRecord, SeverityNumber
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.logs.v1 import logs_service_pb2
 from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.sdk._logs.export import SimpleLogRecordProcessor
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "flows" / "otlp.yaml"
 SHOP = Resource.create({"service.name": "shop"})
@@ -79,6 +83,19 @@ def send_metrics(url: str, compression: Any = Compression.NoCompression) -> None
     provider.shutdown()
 
 
+def send_spans(url: str, compression: Any = Compression.NoCompression) -> None:
+    provider = TracerProvider(resource=SHOP)
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(f"{url}v1/traces", compression=compression)))
+    tracer = provider.get_tracer("shop", "1.2", attributes={"lang": "python"})
+    with (
+        tracer.start_as_current_span("order", kind=SpanKind.SERVER, attributes={"city": "Oslo"}) as order,
+        tracer.start_as_current_span("pay", links=[Link(order.get_span_context(), {"why": "retry"})]) as pay,
+    ):
+        pay.add_event("refused", {"code": 3})
+        pay.set_status(Status(StatusCode.ERROR, "no money"))
+    provider.shutdown()
+
+
 # -- the SDK -------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("compression", [Compression.NoCompression, Compression.Gzip], ids=["plain", "gzip"])
 @in_loop
@@ -110,6 +127,51 @@ async def test_logs_and_metrics_of_the_sdk(compression: Any) -> None:
     assert sum(seconds["bucket_counts"]) == 1
     assert len(seconds["bucket_counts"]) == len(seconds["explicit_bounds"]) + 1
     assert seconds["scope"] == {"name": "shop", "version": "1.2", "attributes": {}}
+
+
+@pytest.mark.parametrize("compression", [Compression.NoCompression, Compression.Gzip], ids=["plain", "gzip"])
+@in_loop
+async def test_traces_of_the_sdk(compression: Any) -> None:
+    flow, out = receiving()
+    async with running(flow) as one:
+        await asyncio.to_thread(send_spans, await url_of(one), compression)
+    spans = {each["name"]: each for each in out.values}
+    assert {each.meta["signal"] for each in out.events} == {"traces"}
+    assert sorted(spans) == ["order", "pay"]
+    order, pay = spans["order"], spans["pay"]
+    assert (order["kind"], pay["kind"]) == ("server", "internal")
+    assert (order["parent_span_id"], pay["parent_span_id"]) == (None, order["span_id"])
+    assert (len(pay["span_id"]), len(pay["trace_id"])) == (16, 32)
+    assert order["trace_id"] == pay["trace_id"]
+    assert order["start_time_unix_nano"] <= pay["start_time_unix_nano"] <= pay["end_time_unix_nano"]
+    assert pay["status"] == {"code": "error", "message": "no money"}
+    assert order["status"] == {"code": None, "message": ""}
+    assert order["attributes"] == {"city": "Oslo"}
+    assert [(each["name"], each["attributes"]) for each in pay["events"]] == [("refused", {"code": 3})]
+    assert [(each["span_id"], each["attributes"]) for each in pay["links"]] == [(order["span_id"], {"why": "retry"})]
+    assert pay["scope"] == {"name": "shop", "version": "1.2", "attributes": {"lang": "python"}}
+    assert pay["resource"]["service.name"] == "shop"
+
+
+@in_loop
+async def test_traces_of_the_specification_and_rejected_spans() -> None:
+    span = {
+        "traceId": "5B8EFFF798038103D269B633813FC60C", "spanId": "EEE19B7EC3C1B174",
+        "parentSpanId": "EEE19B7EC3C1B173", "name": "I'm a server span", "kind": 2,
+        "startTimeUnixNano": "1544712660000000000", "endTimeUnixNano": "1544712661000000000",
+        "attributes": [{"key": "spanId", "value": {"stringValue": "not an ID"}}],
+    }  # fmt: skip
+    bad = {**span, "name": "bad"}
+    flow, out = receiving(lambda event: judged(Event({"body": event.value["name"]})))
+    async with running(flow) as one, aiohttp.ClientSession() as session:
+        url = f"{await url_of(one)}v1/traces"
+        async with session.post(url, json={"resourceSpans": [{"scopeSpans": [{"spans": [span, bad]}]}]}) as response:
+            assert response.status == 200
+            assert (await response.json())["partialSuccess"]["rejectedSpans"] == "1"
+    (found,) = out.values
+    assert (found["trace_id"], found["span_id"]) == ("5b8efff798038103d269b633813fc60c", "eee19b7ec3c1b174")
+    assert (found["parent_span_id"], found["kind"]) == ("eee19b7ec3c1b173", "server")
+    assert found["attributes"] == {"spanId": "not an ID"}
 
 
 @in_loop
@@ -215,7 +277,8 @@ async def test_invalid_requests_get_a_status_and_a_reason() -> None:
     text = {"Content-Type": "application/json"}
     cases: list[tuple[str, bytes, dict[str, str], int]] = [
         ("v1/logs", request_of("a"), {}, 401),
-        ("v1/traces", b"", PROTOBUF, 404),
+        ("v1/profiles", b"", PROTOBUF, 404),
+        ("v1/traces", b"\xff", PROTOBUF, 400),
         ("v1/logs", b"a", {"Content-Type": "text/plain"}, 415),
         ("v1/logs", b"\xff\xff\xff", PROTOBUF, 400),
         ("v1/logs", b"{", text, 400),
@@ -285,9 +348,12 @@ async def test_the_example(tidelog_server: Server) -> None:
     url = await url_of(one)
     await asyncio.to_thread(send_logs, url, "no tea")
     await asyncio.to_thread(send_metrics, url)
+    await asyncio.to_thread(send_spans, url)
     await one.stop()
     with Client(tidelog_server.url) as client:
         (entry,) = client.trange("telemetry.errors")
         assert json.loads(entry["data"])["body"] == "no tea"
         (entry,) = client.trange("telemetry.orders")
         assert json.loads(entry["data"])["value"] == 3
+        spans = [json.loads(entry["data"])["name"] for entry in client.trange("telemetry.traces")]
+        assert sorted(spans) == ["order", "pay"]

@@ -161,9 +161,22 @@ class PayloadReader:
 
     @property
     def waits(self) -> float | None:
-        """The time in seconds without new data after which ``split_idle`` ends a message. None: no limit."""
-        waits: float | None = getattr(self._before[0], "waits", None) if self._before else None
-        return waits
+        """The time in seconds without new data after which ``idle`` or ``split_idle`` ends a message. None: no limit.
+
+        Only the time in which the connector waits for data counts. Data that it has not read can continue a message.
+        """
+        waiting = self._waiting()
+        return None if waiting is None else waiting[1].waits
+
+    def _waiting(self) -> tuple[int, Any] | None:
+        """Return (index, preprocessor) of the first one that has a message that ends by time."""
+        found = ((number, each) for number, each in enumerate(self._before) if getattr(each, "waits", None) is not None)
+        return next(found, None)
+
+    def idle(self, meta: Mapping[str, Any] | None = None) -> list[Event]:
+        """Return the same as ``feed`` for a message that ends because no data has arrived."""
+        waiting = self._waiting()
+        return [] if waiting is None else self._events(self._through(waiting[0] + 1, waiting[1].idle()), meta)
 
     def split_idle(self, meta: Mapping[str, Any] | None = None) -> list[tuple[int, list[Event]]]:
         """Return the same as ``split`` for a message that ends because no data has arrived."""

@@ -29,7 +29,7 @@ class MultilineOptions(Struct):
     # A regular expression that matches all other lines of a message. `null`, if there is no `start`: `^\s`.
     max_lines: AtLeastOne = 1000  # Maximum number of lines of a message. `max_bytes` of the connector also limits it.
     timeout: PositiveDuration | None = PositiveDuration(5)
-    # Connector `file`: time without new data after which a message ends. `null`: it ends with the next one.
+    # Time without new data after which a message ends. `null`: it ends with the next one, or with the stream.
 
     def __post_init__(self) -> None:
         if self.start is not None and self.continuation is not None:

@@ -68,7 +68,11 @@ class StdioConnector(Source, Sink):
         while not self._found:
             if self._ended:
                 return None
-            data = await self._read()
+            try:
+                data = await self._read()
+            except TimeoutError:
+                self._found += self._reading.idle()
+                continue
             if data is None:
                 return []
             if data:
@@ -83,12 +87,16 @@ class StdioConnector(Source, Sink):
         return found
 
     async def _read(self) -> bytes | None:
-        """Read bytes; none at the end of the input. Returns None if the pull was interrupted."""
+        """Read bytes; none at the end of the input. Returns None if the pull was interrupted.
+
+        Raises TimeoutError if a message has ended, because no bytes have arrived.
+        """
         with watching(self.stdin) as readable:
             if readable is None:
                 return await asyncio.to_thread(os.read, self.stdin, CHUNK)
-            if not await self.wait(readable):
-                return None
+            async with asyncio.timeout(self._reading.waits):
+                if not await self.wait(readable):
+                    return None
         try:
             return os.read(self.stdin, CHUNK)
         except BlockingIOError:  # another process has read the bytes

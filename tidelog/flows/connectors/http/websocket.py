@@ -176,12 +176,21 @@ class _Receiver:
         options, reads = self._options, self._connector.context.source is not None
         reader = PayloadReader(options)
         broken: ValueError | None = None
+        ending: asyncio.TimerHandle | None = None  # of a message that ends if no data arrives
         try:
             while (data := await _received(socket, options.ping)) is not None:
+                if ending is not None:
+                    ending.cancel()
                 for part in reader.portions(data) if reads else ():
                     await self._put(reader.feed(part, meta), ids, len(part))
+                if (waits := reader.waits) is not None:
+                    loop = asyncio.get_running_loop()
+                    ending = loop.call_later(waits, lambda: self._add(reader.idle(meta), ids, 0))
         except ValueError as error:
             broken = error
+        finally:
+            if ending is not None:
+                ending.cancel()
         await self._put(reader.end(meta) if reads else [], ids, 0)
         if broken is not None:
             raise broken
@@ -191,6 +200,9 @@ class _Receiver:
         while self._full:
             self._room.clear()
             await self._room.wait()
+        self._add(events, ids, size)
+
+    def _add(self, events: list[Event], ids: Iterator[Any], size: int) -> None:
         for number, event in enumerate(events):
             event.id = next(ids)
             self._items.append((event, 0 if number else size))

@@ -1,6 +1,6 @@
-"""Logs and metrics of OpenTelemetry.
+"""Logs, metrics, and traces of OpenTelemetry.
 
     otlp      the connector ``otlp``: a source
     messages  decodes requests, and encodes responses
-    values    log records and data points as plain values
+    values    log records, data points, and spans as plain values
 """

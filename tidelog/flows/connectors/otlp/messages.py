@@ -15,13 +15,16 @@ from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.logs.v1 import logs_service_pb2
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 
 from tidelog.flows.connectors.otlp import values
 
 PROTOBUF: Final = "application/x-protobuf"
 JSON: Final = "application/json"
 FORMATS: Final = (PROTOBUF, JSON)
-_IDS: Final = {"traceId": 32, "trace_id": 32, "spanId": 16, "span_id": 16}  # their number of digits
+_IDS: Final = {
+    "traceId": 32, "trace_id": 32, "spanId": 16, "span_id": 16, "parentSpanId": 16, "parent_span_id": 16,
+}  # their number of digits  # fmt: skip
 
 
 class OtlpSignal(NamedTuple):
@@ -43,6 +46,10 @@ SIGNALS: Final = {
     "/v1/metrics": OtlpSignal(
         "metrics", metrics_service_pb2.ExportMetricsServiceRequest, metrics_service_pb2.ExportMetricsServiceResponse,
         values.metrics, values.point_count, "rejected_data_points",
+    ),
+    "/v1/traces": OtlpSignal(
+        "traces", trace_service_pb2.ExportTraceServiceRequest, trace_service_pb2.ExportTraceServiceResponse,
+        values.spans, values.span_count, "rejected_spans",
     ),
 }  # fmt: skip
 

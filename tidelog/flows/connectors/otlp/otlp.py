@@ -1,4 +1,6 @@
-"""``otlp``: receives logs and metrics of OpenTelemetry over HTTP. A log record or a data point is an event.
+"""``otlp``: receives logs, metrics, and traces of OpenTelemetry over HTTP.
+
+A log record, a data point, or a span is an event.
 
 It is an ``http_server`` with the requests and responses of OTLP (``messages``). A request is answered when its events
 are settled: with the number of rejected events, or with a status for which exporters send it again, if an event must be
@@ -18,7 +20,7 @@ from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import REJECT
 from tidelog.flows.connectors.http.listening import error_response
 from tidelog.flows.connectors.http.server import HttpServer, HttpServerOptions, PendingRequest
-from tidelog.flows.connectors.otlp.messages import FORMATS, PROTOBUF, decoded, failure, signal_of, success
+from tidelog.flows.connectors.otlp.messages import FORMATS, PROTOBUF, SIGNALS, decoded, failure, signal_of, success
 from tidelog.options.limits import Port
 from tidelog.options.units import Size
 
@@ -27,7 +29,7 @@ class OtlpOptions(HttpServerOptions, kw_only=True):
     """Options of ``otlp``."""
 
     port: Port = 4318  # The port to listen on. `0`: a free port.
-    path: str = "/*"  # The path of requests without `/v1/logs` and `/v1/metrics`, such as `/otlp/*`.
+    path: str = "/*"  # The path of requests without `/v1/logs`, `/v1/metrics`, and `/v1/traces`, such as `/otlp/*`.
     methods: list[str] = field(default_factory=lambda: ["POST"])  # Always `["POST"]`.
     answer: Literal["settled"] = "settled"  # Always `settled`: a request is answered when its events are settled.
     codec: Literal["json"] = "json"  # Has no effect: the formats are those of OTLP.
@@ -47,7 +49,7 @@ class OtlpOptions(HttpServerOptions, kw_only=True):
 
 
 class OtlpSource(HttpServer):
-    """Sets ``signal`` (``logs`` or ``metrics``) in meta, and the entries that ``http_server`` sets."""
+    """Sets ``signal`` (``logs``, ``metrics``, or ``traces``) in meta, and the entries that ``http_server`` sets."""
 
     type = "otlp"
     Options: ClassVar[Any] = OtlpOptions
@@ -76,7 +78,7 @@ class OtlpSource(HttpServer):
         if refused is not None:
             return refused
         if signal_of(request.path) is None:
-            return error_response(404, "there is no such path: send logs to /v1/logs, and metrics to /v1/metrics")
+            return error_response(404, f"there is no such path: use {', '.join(SIGNALS)}")
         if _format(request) is None:
             return error_response(415, f"Content-Type must be {' or '.join(FORMATS)}")
         return None

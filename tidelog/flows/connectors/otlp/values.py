@@ -1,4 +1,4 @@
-"""Log records and data points of OTLP as plain values. Fields have their names in the protocol.
+"""Log records, data points, and spans of OTLP as plain values. Fields have their names in the protocol.
 
 A trace ID or a span ID is text in hexadecimal digits, and attributes are an object. A time of 0 is unknown, and null.
 """
@@ -10,6 +10,8 @@ from typing import Any, Final
 
 TEMPORALITIES: Final = {0: None, 1: "delta", 2: "cumulative"}
 KINDS: Final = ("gauge", "sum", "histogram", "exponential_histogram", "summary")
+SPAN_KINDS: Final = {1: "internal", 2: "server", 3: "client", 4: "producer", 5: "consumer"}
+STATUS_CODES: Final = {1: "ok", 2: "error"}
 
 
 def logs(request: Any) -> Iterator[dict[str, Any]]:
@@ -50,6 +52,34 @@ def metrics(request: Any) -> Iterator[dict[str, Any]]:
                     yield common | _point(kind, point) | {"resource": dict(resource), "scope": dict(scope)}
 
 
+def spans(request: Any) -> Iterator[dict[str, Any]]:
+    """Yield a value for each span of an ``ExportTraceServiceRequest``."""
+    for each in request.resource_spans:
+        resource = attributes(each.resource.attributes)
+        for group in each.scope_spans:
+            scope = _scope(group.scope)
+            for span in group.spans:
+                yield {
+                    "name": span.name, "kind": SPAN_KINDS.get(span.kind),
+                    "start_time_unix_nano": span.start_time_unix_nano or None,
+                    "end_time_unix_nano": span.end_time_unix_nano or None,
+                    "trace_id": span.trace_id.hex() or None, "span_id": span.span_id.hex() or None,
+                    "parent_span_id": span.parent_span_id.hex() or None, "trace_state": span.trace_state or None,
+                    "flags": span.flags,
+                    "status": {"code": STATUS_CODES.get(span.status.code), "message": span.status.message},
+                    "attributes": attributes(span.attributes),
+                    "dropped_attributes_count": span.dropped_attributes_count,
+                    "events": [_span_event(one) for one in span.events],
+                    "dropped_events_count": span.dropped_events_count,
+                    "links": [_link(one) for one in span.links], "dropped_links_count": span.dropped_links_count,
+                    "resource": dict(resource), "scope": dict(scope),
+                }  # fmt: skip
+
+
+def span_count(request: Any) -> int:
+    return sum(len(group.spans) for each in request.resource_spans for group in each.scope_spans)
+
+
 def log_count(request: Any) -> int:
     return sum(len(group.log_records) for each in request.resource_logs for group in each.scope_logs)
 
@@ -81,6 +111,21 @@ def any_value(given: Any) -> Any:
 
 def _scope(given: Any) -> dict[str, Any]:
     return {"name": given.name, "version": given.version, "attributes": attributes(given.attributes)}
+
+
+def _span_event(given: Any) -> dict[str, Any]:
+    return {
+        "name": given.name, "time_unix_nano": given.time_unix_nano or None, "attributes": attributes(given.attributes),
+        "dropped_attributes_count": given.dropped_attributes_count,
+    }  # fmt: skip
+
+
+def _link(given: Any) -> dict[str, Any]:
+    return {
+        "trace_id": given.trace_id.hex() or None, "span_id": given.span_id.hex() or None,
+        "trace_state": given.trace_state or None, "flags": given.flags, "attributes": attributes(given.attributes),
+        "dropped_attributes_count": given.dropped_attributes_count,
+    }  # fmt: skip
 
 
 def _point(kind: str, point: Any) -> dict[str, Any]:

@@ -165,8 +165,14 @@ class SubprocessConnector(Source, Sink):
                 self._changed.clear()
                 await self._changed.wait()
             self._waits = True
-            data = await output.read(CHUNK)
-            self._waits = False
+            try:
+                async with asyncio.timeout(self._reading.waits):
+                    data = await output.read(CHUNK)
+            except TimeoutError:
+                self._add(self._reading.idle())
+                continue
+            finally:
+                self._waits = False
             if not data:
                 return
             self._read_bytes += len(data)

@@ -126,13 +126,20 @@ class _Connection:
                 if (option := getattr(socket, name, None)) is not None:  # not on all platforms
                     own.setsockopt(socket.IPPROTO_TCP, option, value)
 
-    async def chunk(self) -> bytes:
-        """Return the next bytes; none at the end of the stream. Raises ValueError after ``idle_timeout``."""
+    async def chunk(self, since: float) -> bytes | None:
+        """Return the next bytes; none at the end of the stream. None: a message has ended, because no bytes have
+        arrived. Raises ValueError if nothing was received for ``idle_timeout`` after the loop time ``since``.
+        """
+        loop = asyncio.get_running_loop()
+        limit, waits = self.options.idle_timeout, self.reading.waits
+        ends = [each for each in (None if limit is None else since + limit, waits and loop.time() + waits) if each]
         try:
-            async with asyncio.timeout(self.options.idle_timeout):
+            async with asyncio.timeout_at(min(ends, default=None)):
                 return await self.reader.read(CHUNK)
         except TimeoutError:
-            raise ValueError(f"nothing was received for {self.options.idle_timeout:g} s") from None
+            if limit is None or loop.time() < since + limit:
+                return None
+            raise ValueError(f"nothing was received for {limit:g} s") from None
 
     @property
     def buffered(self) -> int:
@@ -230,7 +237,9 @@ class _Streams(Source):
         try:
             while True:
                 await self._wanted.wait()
-                data = await connection.chunk()
+                since = asyncio.get_running_loop().time()
+                while (data := await connection.chunk(since)) is None:
+                    self._add(connection.reading.idle(connection.meta), connection)
                 if not data:
                     self._add(connection.reading.end(connection.meta), connection)
                     return
