@@ -268,6 +268,7 @@ class TopicRoute:
 class TopicRoutes:
     """Several topics that are written in one publish, each row to one of them: see routes.py."""
 
+    name: str  # instead of that of the sink: the beginning of the names of fences, stages, and markers
     fence: str  # instead of the query
     topics: tuple[TopicRoute, ...]
     checkpoint: str = ""  # fsspec URL, if it is not on a mounted file system

@@ -22,7 +22,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
 import pyarrow as pa
@@ -32,7 +32,7 @@ from pyspark.sql.types import StructType
 
 from tidelog.client import calls
 from tidelog.client.dividedcommit import DividedCommit, DividedStager, commit_once
-from tidelog.client.publish import Publisher, Stager
+from tidelog.client.publish import NO_REPLICA_ACKS, Publisher, Stager
 from tidelog.client.steps import checked
 from tidelog.spark import checks
 from tidelog.spark.commands import EntryBuilder
@@ -102,7 +102,7 @@ def staged_divided(sink: WriteOptions, entries: Maker, batches: Iterator[pa.Reco
     context = TaskContext.get()
     query = (context.getLocalProperty("sql.streaming.queryId") if context else None) or ""
     last = f"{query}:{(context.getLocalProperty('streaming.sql.batchId') if context else None) or ''}"
-    stager = DividedStager(sink.access, f"{SINK_NAME}-task", sink.name(), last, sink.stage_ttl_ms, sink.copies)
+    stager = DividedStager(sink.access, f"{SINK_NAME}-task", commit_name(sink), last, sink.stage_ttl_ms, sink.copies)
     counts: Counter[bytes] = Counter()
     try:
         for rows in batches:
@@ -113,6 +113,11 @@ def staged_divided(sink: WriteOptions, entries: Maker, batches: Iterator[pa.Reco
     finally:
         stager.close()
     return Staged(query, context.partitionId() if context else 0, (), dict(counts), stager.stages)
+
+
+def commit_name(sink: WriteOptions) -> str:
+    """Return the ``name`` of the DividedCommit."""
+    return sink.name() if sink.routes is None else sink.routes.name
 
 
 def several_groups(sink: WriteOptions) -> bool:
@@ -191,7 +196,7 @@ def publish_batch(
     with publisher(sink) as by:
         ready(by, targets, done, fence, batch)
         try:
-            commit = DividedCommit(sink.name(), fence)
+            commit = DividedCommit(commit_name(sink), fence)
             if divided:
                 by.run(commit.commit(batch, check, divided_names(done)))
             elif not by.publish(fence, batch, names(done), check).now:
@@ -212,7 +217,9 @@ class _Writer:
     def __init__(self, sink: WriteOptions, schema: StructType) -> None:
         self.sink = sink
         self.targets, self.entries = made(sink, schema)
-        self.divided = sink.routes is None and several_groups(sink)
+        self.divided = several_groups(sink)
+        if self.divided and not sink.copies.needed:  # the URL may name leaders only
+            self.sink = replace(sink, copies=NO_REPLICA_ACKS)
         if self.divided and "{" in sink.name_prefix:
             raise OptionError("namePrefix can't contain a brace in a cluster of several groups: stages have hash tags")
 
@@ -272,7 +279,7 @@ class TidelogWriter(_Writer, DataSourceArrowWriter):
         routes = self.sink.routes
         if routes is not None and routes.batch is not None:
             what = f"batch {routes.batch} of {routes.fence}"
-            publish_batch(self.sink, self.targets, done, routes.fence, routes.batch, what)
+            publish_batch(self.sink, self.targets, done, routes.fence, routes.batch, what, self.divided)
             return
         with publisher(self.sink) as by:
             if self.sink.transaction is None:

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -112,8 +113,8 @@ def join(clicks: DataFrame, baskets: DataFrame) -> DataFrame:
 
 def where(url: str, directory: str | Path, **changes: Any) -> TaskSettings:
     given: dict[str, Any] = {
-        "target": "", "path": (), "access": Access((url,), retries=20, retry_ms=200), "generation": 1, "run": "r",
-        "partitions": 2, "state_dir": str(directory),
+        "target": "", "path": (), "access": replace(Access.of(url), retries=20, retry_ms=200), "generation": 1,
+        "run": "r", "partitions": 2, "state_dir": str(directory),
     }  # fmt: skip
     return TaskSettings(**given | changes)
 

@@ -24,6 +24,7 @@ from tests.tidelog.jobs import framekit as kit
 from tests.tidelog.spark.conftest import spark  # noqa: F401 - fixtures
 from tests.tidelog.spark.sparkkit import ROOT
 from tidelog import Client, StreamPolicy
+from tidelog.client.publish import ReplicaAcks
 from tidelog.jobs import JobError, job, keys
 from tidelog.jobs.engine.factory import FrameQuery
 from tidelog.jobs.errors import FunctionError, InputsLostError, SupersededError, TryAgainError
@@ -48,6 +49,13 @@ def unused() -> Iterator[None]:
     yield
     for topic in (kit.clicks, kit.odd, kit.even, kit.hours, kit.baskets, kit.bought):
         topic.forget_settings()
+
+
+def test_the_replicas_of_the_engine(spark: SparkSession, place: TaskSettings) -> None:  # noqa: F811
+    there = replace(place, copies=ReplicaAcks(2))
+    for given, used in (({}, {"waitReplicas": "2"}), ({"waitreplicas": "1"}, {"waitreplicas": "1"})):
+        runner = FrameRunner(spark, replace(kit.split, options=given), there)
+        assert {name: value for name, value in runner._sink_options().items() if name.lower() == "waitreplicas"} == used
 
 
 def test_nobody_sees_one_output_without_the_other(spark: SparkSession, client: Client, place: TaskSettings) -> None:  # noqa: F811

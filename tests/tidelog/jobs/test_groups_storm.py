@@ -1,10 +1,12 @@
-"""An engine runs a job over two groups while processes are killed and slots move; the totals are exact."""
+"""An engine runs jobs over two groups while processes are killed and slots move; the totals are exact."""
 
 from __future__ import annotations
 
 import random
 import time
+from collections import Counter
 from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,7 +16,7 @@ from tests.replication.cluster import cluster
 from tests.replication.clusters import Groups
 from tests.simulation.test_seeds import MINUTES
 from tests.tidelog.jobs import groupsjob
-from tests.tidelog.jobs.groupskit import check, some, url_of
+from tests.tidelog.jobs.groupskit import check, entries, some, url_of
 from tidelog import Client
 from tidelog.jobs.testengine import EngineTest, running_engine
 from tidelog.testing import Server
@@ -27,7 +29,7 @@ LEAST = 40.0  # seconds
 
 @pytest.mark.long
 @pytest.mark.timeout(900 + 120 * MINUTES)
-def test_storm() -> None:
+def test_storm(tmp_path: Path) -> None:
     seed = int(time.time())
     print(f"seed {seed}")
     chosen, sent = random.Random(seed), 0
@@ -36,12 +38,12 @@ def test_storm() -> None:
         groups = Groups(servers, members=2)
         url = url_of(groups)
         server = cast("Server", SimpleNamespace(url=url))
-        topics = (groupsjob.clicks, groupsjob.copies, groupsjob.totals)
+        jobs = (groupsjob.both, groupsjob.framing, groupsjob.tallying)
         with Client(url) as client:
-            for topic in topics:
+            for topic in {topic for job in jobs for topic in (*job.inputs, *job.outputs)}:
                 topic.use(sync=client)
             groupsjob.clicks.sync.ready()
-            with running_engine(server, groupsjob.both, lease=2.0) as engine:
+            with running_engine(server, *jobs, lease=2.0, store=f"file://{tmp_path}") as engine:
                 faults = {
                     "engine": lambda: _killed(engine), "leader": lambda: _restart(groups, chosen),
                     "move": lambda: _move(groups, chosen), "nothing": lambda: time.sleep(chosen.random() * 3),
@@ -61,6 +63,9 @@ def test_storm() -> None:
                 engine.idle(timeout=300)
                 print(f"{sent} clicks, faults: {done}")
                 check(client, groupsjob.copies, groupsjob.totals, sent)
+                check(client, groupsjob.framed, groupsjob.tallies, sent)
+                halves = Counter(int(entry["n"]) for entry in entries(client, groupsjob.halves))
+                assert halves == Counter(range(0, sent, 2))
 
 
 def _killed(engine: EngineTest) -> None:

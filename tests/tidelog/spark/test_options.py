@@ -216,7 +216,7 @@ def test_an_access_as_options(access: Access) -> None:
 
 
 def test_routes_are_for_a_sink_of_topics() -> None:
-    routes = TopicRoutes("job:a:1", (TopicRoute("orders"), TopicRoute("lines", "_key", ("item",))))
+    routes = TopicRoutes("job:a", "job:a:1", (TopicRoute("orders"), TopicRoute("lines", "_key", ("item",))))
     stream, batch = routes.written(), replace(routes, batch=3).written()
     assert for_sink(OptionValues({ROUTES: stream}), STREAM).routes == routes
     values = OptionValues({ROUTES.lower(): batch, "fenceCheck": "offsets"})

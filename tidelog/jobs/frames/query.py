@@ -15,6 +15,8 @@ Rule 2: Offsets and state exist only in the checkpoint, ``<store or state_dir>/<
         system or in an object store, the job can move between engines; in an engine's own ``state_dir`` it cannot.
 Rule 3: A query that finds later or different batches under its fence is superseded and ends (SupersededError). Its
         unpublished batches are discarded.
+Rule 4: If several groups of a cluster have the keys, the decision to publish a batch is one call, and the rows then
+        appear on each group (``commits``). start() completes what was decided, also by earlier generations.
 
 The module ``options`` describes the options of a job, and the settings that Spark needs for a store in S3. Of the job's
 limits, only ``max_rows`` applies, per partition of an input; the option ``maxBytesPerTrigger`` limits bytes.
@@ -36,10 +38,12 @@ from pyspark.errors import AnalysisException, PySparkException
 import tidelog.spark
 from tidelog.client import calls
 from tidelog.client.entries import StreamId
+from tidelog.client.publish import Publisher
 from tidelog.client.steps import checked, drive_over
 from tidelog.jobs import keys, pools
+from tidelog.jobs.commits import CLOSED, commit_of, complete_former
 from tidelog.jobs.declare import Job
-from tidelog.jobs.errors import FunctionError, JobError, TryAgainError
+from tidelog.jobs.errors import FunctionError, JobError, SupersededError, TryAgainError
 from tidelog.jobs.frames.errors import explained
 from tidelog.jobs.frames.input import open_input
 from tidelog.jobs.frames.options import checkpoint_of, options_of, starting
@@ -62,6 +66,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 POLLING: Final = "50ms"  # polling interval of an idle query. It sends no command, but Spark's default of 10 ms uses CPU
+WAIT: Final = "waitReplicas"
 STOPPING: Final = 60.0  # seconds within which the current batch may finish
 QUICK_MS: Final = 2000  # timeout for connecting and for replies of unimportant requests
 
@@ -111,7 +116,8 @@ class FrameRunner:
 
         Raises FunctionError with the traceback if the function raises, or does not return frames of its outputs. Raises
         JobError if outputs do not fit their topics, if Spark rejects the query, or if the checkpoint is not that of the
-        published batches. Raises the errors of ``LeaderConnection.ask``.
+        published batches. Raises SupersededError if a later generation has closed this one. Raises the errors of
+        ``LeaderConnection.ask``.
         """
         try:
             self._start()
@@ -124,6 +130,7 @@ class FrameRunner:
         topics = dict.fromkeys((*job.inputs, *job.outputs))
         facts = {topic: drive_over(self._servers.ask, agreed(job, topic)) for topic in topics}
         published = checked(self._servers.ask(calls.tfence(keys.fence(job.name, where.generation))))[0]
+        self._complete(published)
         self._check_checkpoint(published)
         self._record_owner({topic.name: each.id for topic, each in facts.items()})
         streams = [topic.stream(at) for topic in job.inputs for at in range(facts[topic].partitions or 1)]
@@ -135,14 +142,29 @@ class FrameRunner:
         except Exception as error:
             raise FunctionError(f"job {job.name!r}: its function failed:\n{_shown(error)}") from error
         outputs = outputs_of(job, result)
-        check_types(job, outputs, self.options.sink | given_of(where.access))
+        check_types(job, outputs, self._sink_options())
         routes = TopicRoutes(
-            keys.fence(job.name, where.generation), tuple(route_of(*output) for output in outputs), self.url
+            keys.prefix(job.name), keys.fence(job.name, where.generation),
+            tuple(route_of(*output) for output in outputs), self.url,
         )  # fmt: skip
         if self._cancelled:
             raise TryAgainError(f"job {job.name!r}: cancelled")
         self._query = self._started(tagged(outputs), routes)
         self._state = FrameState("running")
+
+    def _complete(self, published: int | None) -> None:
+        """Publish what this generation, or an earlier one, has decided (Rule 4).
+
+        published: the last batch of this generation. Raises SupersededError if a later generation has closed it.
+        """
+        name, generation = self.job.name, self.where.generation
+        if published == CLOSED:
+            raise SupersededError(f"job {name!r}: generation {generation} was closed by a later one")
+        with Publisher(self.where.access, f"tidelog-job-{name}") as by:
+            if published is None:
+                by.run(complete_former(name, generation, by.several_groups()))
+            else:
+                by.run(commit_of(name, generation).recover())
 
     def _check_checkpoint(self, published: int | None) -> None:
         planned = self._planned()
@@ -200,9 +222,15 @@ class FrameRunner:
             raise JobError(f"job {self.job.name!r}, topic {topic.name!r}: {error}") from None
         return open_input(session.readStream.format("tidelog").options(**options), topic, facts, self.where.path)
 
+    def _sink_options(self) -> dict[str, str]:
+        given, replicas = self.options.sink, self.where.copies.replicas
+        if replicas and not any(name.lower() == WAIT.lower() for name in given):
+            given = given | {WAIT: str(replicas)}
+        return given | given_of(self.where.access)
+
     def _started(self, rows: DataFrame, routes: TopicRoutes) -> StreamingQuery:
         job = self.job
-        options = self.options.sink | given_of(self.where.access) | {"checkpointLocation": self.location}
+        options = self._sink_options() | {"checkpointLocation": self.location}
         writer = rows.writeStream.outputMode(self.options.mode).queryName(job.name)
         if self.options.mode == "append":
             writer = writer.format("tidelog").options(**options, **{ROUTES: routes.written()})
