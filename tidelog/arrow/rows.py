@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import pyarrow as pa
 
 from tidelog.arrow.columns import BATCH_ROWS, CORRUPT, Columns
+from tidelog.arrow.direct import history_pages, piece_of
 from tidelog.arrow.inference import OWN_COLUMNS, SAMPLE, named_type, sampled_fields, schema_of, topic_fields
 from tidelog.arrow.pages import header
 from tidelog.arrow.reading import read_pages
@@ -24,6 +25,8 @@ from tidelog.client import calls
 from tidelog.client.calls import IdLike
 from tidelog.client.entries import Entry, StreamId
 from tidelog.client.steps import drive_over, existing
+from tidelog.history import choice
+from tidelog.history.errors import HistoryError
 from tidelog.topics.reconcile import known
 from tidelog.topics.settings import TopicSettings
 from tidelog.transport.access import Access
@@ -66,11 +69,15 @@ class ArrowRows:
     It supports the Arrow PyCapsule interface, so that duckdb, polars, and others read it directly.
     """
 
-    def __init__(self, access: Access, table: Table, start: IdLike, end: IdLike, schema: pa.Schema, mode: str) -> None:
+    def __init__(
+        self, access: Access, table: Table, start: IdLike, end: IdLike, schema: pa.Schema, mode: str,
+        history: str = choice.AUTO,
+    ) -> None:  # fmt: skip
         self.table = table
         self.schema = schema
         self._access = access
         self._start, self._end = calls.id_text(start), calls.id_text(end)
+        self._history = choice.check(history)
         self._columns = Columns(schema, mode, table.topic, remedy=_remedy)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -114,9 +121,22 @@ class ArrowRows:
 
     def _stream(self, servers: LeaderConnection, key: str, last: StreamId) -> Iterator[pa.RecordBatch]:
         end = last if self._end in ("+", b"+") else self._end
+        read = ZERO  # the last entry that was read
+        piece, whole = piece_of(servers, key, _text(self._start), _text(self._end), last, self._history)
+        if piece is not None:
+            read = piece.after
+            try:
+                for page in history_pages(piece, self._columns.wanted, BATCH_ROWS):
+                    yield self._columns.batch(key, page)
+                    read = StreamId.parse(page.last)
+                read = piece.end
+                if whole:
+                    return
+            except HistoryError as error:
+                choice.report(error, self._history)
 
         def ask(wire: BlockingConnection, after: StreamId) -> tuple[int, bytes]:
-            if after == ZERO:  # nothing was read
+            if after == ZERO or (piece is not None and after == piece.after):  # nothing was read
                 wire.send(calls.trange(key, self._start, end).args)
                 return header(wire, key)
             (reply,) = wire.run(calls.tinfo(key))
@@ -126,12 +146,13 @@ class ArrowRows:
             wire.send(calls.trange(key, f"({after}", end).args)
             return header(wire, key)
 
-        for page in read_pages(servers, ZERO, ask, self._columns.wanted, BATCH_ROWS, key=key):
+        for page in read_pages(servers, read, ask, self._columns.wanted, BATCH_ROWS, key=key):
             yield self._columns.batch(key, page)
 
 
 def to_arrow(
-    where: str | Access, name: str, start: IdLike = "-", end: IdLike = "+", schema: Schema | None = None
+    where: str | Access, name: str, start: IdLike = "-", end: IdLike = "+", schema: Schema | None = None,
+    *, history: str = choice.AUTO,
 ) -> ArrowRows:
     """Return the rows of a stream or a topic between two IDs or times, both included.
 
@@ -141,6 +162,7 @@ def to_arrow(
     Columns are ``_key``, ``_id``, ``_ts``, for a topic ``_partition``, and fields. A topic has the fields of its
     settings, a stream those of its first and last entries (``tidelog.arrow.inference``). ``schema`` is either a mapping
     from fields to types, which replaces these types and adds fields, or a pyarrow.Schema, which is used as it is.
+    ``history``: where entries that were copied to an object store are read (``tidelog.history.choice``).
 
     Raises NoSuchStreamError, ValueError for an invalid type, OSError if no server answers, and ReplyError if the server
     refuses a command.
@@ -149,7 +171,8 @@ def to_arrow(
     table = open_table(access, name)
     wanted = schema if isinstance(schema, pa.Schema) else changed(table, schema or {})
     # With a column for invalid entries, they are not an error.
-    return ArrowRows(access, table, start, end, wanted, "permissive" if CORRUPT in wanted.names else "failfast")
+    mode = "permissive" if CORRUPT in wanted.names else "failfast"
+    return ArrowRows(access, table, start, end, wanted, mode, history)
 
 
 def changed(table: Table, types: Mapping[str, pa.DataType | str]) -> pa.Schema:
@@ -193,6 +216,10 @@ def _sample(servers: LeaderConnection, keys: tuple[str, ...]) -> Iterator[Entry]
         both = servers.ask(calls.trevrange(key, "+", "-", SAMPLE), calls.trange(key, "-", "+", SAMPLE))
         for reply in both:
             yield from existing(key, reply) or ()
+
+
+def _text(bound: str | bytes) -> str:
+    return bound if isinstance(bound, str) else bound.decode("latin-1")
 
 
 def _remedy(field: str) -> str:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 
 def export_files(
-    name: str, url: str, target: str, types: Iterable[str], all_fields: bool, allow_gaps: bool, as_json: bool
+    name: str, url: str, target: str, types: Iterable[str], all_fields: bool, allow_gaps: bool, history: str,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Run the command."""
     with needs("tidelog export --to", "arrow"):
@@ -32,9 +33,10 @@ def export_files(
         from tidelog.exporting.export import ExportOptions, export_table
         from tidelog.exporting.layout import ExportError
         from tidelog.exporting.target import ExportTarget
+        from tidelog.history.errors import HistoryError
     access = Access.of(url).single_attempt(ANSWER_MS)
     try:
-        options = ExportOptions(field_types(types), all_fields, allow_gaps)
+        options = ExportOptions(field_types(types), all_fields, allow_gaps, history)
         with Progress() as progress:
             found = export_table(access, name, ExportTarget(target), options, progress.counting("rows exported:"))
             done = list(found)
@@ -43,7 +45,7 @@ def export_files(
         raise click.ClickException(f"{text.rpartition(' (')[0]}: use --type FIELD=string for this field") from None
     except ReplyError as error:
         raise click.ClickException(f"the server replied: {error}") from None
-    except (ValueError, EvictedError, ExportError) as error:
+    except (ValueError, EvictedError, ExportError, HistoryError) as error:
         raise click.ClickException(str(error)) from None
     except OSError as error:
         raise click.ClickException(f"no answer from {access.places}: {error.__cause__ or error}") from None

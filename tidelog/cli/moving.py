@@ -16,7 +16,7 @@ from click.core import ParameterSource
 
 from tidelog.cli.connect import url_option
 from tidelog.cli.exporting import export_files
-from tidelog.cli.fieldtypes import TYPE_HELP
+from tidelog.cli.fieldtypes import TYPE_HELP, history_option
 from tidelog.cli.lines import printable
 from tidelog.cli.progress import Progress
 from tidelog.moving.descriptions import dashed, text
@@ -102,10 +102,11 @@ def import_command(redis_url: str, url: str, **options: Any) -> None:
 @click.option("--type", "types", multiple=True, metavar="FIELD=TYPE", help=TYPE_HELP)
 @click.option("--all-fields", is_flag=True, help="Add a column with a map of all fields.")
 @click.option("--allow-gaps", is_flag=True, help="Continue if entries were evicted before they were exported.")
+@history_option
 @click.pass_context
 def export_command(
     context: click.Context, /, what: str, url: str, target: str | None, types: tuple[str, ...], all_fields: bool,
-    allow_gaps: bool, **options: Any,
+    allow_gaps: bool, history: str, **options: Any,
 ) -> None:  # fmt: skip
     """Copy data out of the tidelog-server at --url: to the Redis server at REDIS_URL, or to Parquet files.
 
@@ -126,7 +127,7 @@ def export_command(
     The next run continues after the last exported entry, also after an interruption. Each entry is exported once.
     docs/queries.md describes the columns.
     """
-    files = {"target", "types", "all_fields", "allow_gaps"}
+    files = {"target", "types", "all_fields", "allow_gaps", "history"}
     given = {
         name: "--" + name.replace("_", "-")
         for name in context.params
@@ -148,7 +149,7 @@ def export_command(
         raise click.UsageError(f"--to is for files of a stream or a topic: name it instead of {shown}")
     if wrong := sorted(given.keys() - files - {"what", "url", "as_json"}):
         raise click.UsageError(f"{given[wrong[0]]} is for a copy to a Redis server: omit it with --to")
-    export_files(what, url, target, types, all_fields, allow_gaps, options["as_json"])
+    export_files(what, url, target, types, all_fields, allow_gaps, history, options["as_json"])
 
 
 def _run(

@@ -15,7 +15,7 @@ import click
 
 from tidelog.cli.connect import ANSWER_MS, url_option
 from tidelog.cli.extras import needs
-from tidelog.cli.fieldtypes import TYPE_HELP, field_types
+from tidelog.cli.fieldtypes import TYPE_HELP, field_types, history_option
 from tidelog.cli.progress import Progress
 from tidelog.operating.tables import table
 from tidelog.operating.terminal import echo
@@ -37,7 +37,8 @@ CUT: Final = 60  # characters of a cell
 @click.option("--json", "as_json", is_flag=True, help="Print each row as a JSON object.")
 @click.option("--to", "target", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
               help="Write the rows to FILE.parquet or FILE.csv.")
-def sql(query: str, url: str, types: tuple[str, ...], as_json: bool, target: Path | None) -> None:
+@history_option
+def sql(query: str, url: str, types: tuple[str, ...], as_json: bool, target: Path | None, history: str) -> None:
     """Run a SELECT in which streams and topics are tables.
 
     \b
@@ -62,12 +63,15 @@ def sql(query: str, url: str, types: tuple[str, ...], as_json: bool, target: Pat
     with needs("tidelog sql", "sql"):
         from tidelog.arrow.columns import MalformedError
         from tidelog.arrow.rows import EvictedError
+        from tidelog.history.errors import HistoryError
         from tidelog.sql.query import SqlSession
     if query == "-":
         query = sys.stdin.read()
     try:
         access = Access.of(url).single_attempt(ANSWER_MS)
-        with Progress() as progress, SqlSession(access, field_types(types), progress.counting("rows read:")) as session:
+        with Progress() as progress, SqlSession(
+            access, field_types(types), progress.counting("rows read:"), history
+        ) as session:
             result = session.run(query)
             if target is not None:
                 result.write(target)
@@ -80,7 +84,7 @@ def sql(query: str, url: str, types: tuple[str, ...], as_json: bool, target: Pat
         raise click.ClickException(f"{text.rpartition(' (')[0]}: use --type FIELD=string for this field") from None
     except ReplyError as error:
         raise click.ClickException(f"the server replied: {error}") from None
-    except (ValueError, EvictedError) as error:
+    except (ValueError, EvictedError, HistoryError) as error:
         raise click.ClickException(str(error)) from None
     except BrokenPipeError:  # nobody reads the output
         raise

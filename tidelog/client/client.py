@@ -252,7 +252,9 @@ class Client(Commands):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def to_arrow(self, name: str, start: IdLike = "-", end: IdLike = "+", schema: Any = None) -> Any:
+    def to_arrow(
+        self, name: str, start: IdLike = "-", end: IdLike = "+", schema: Any = None, *, history: str = "auto"
+    ) -> Any:
         """Return the rows of a stream or a topic between two IDs or times, both included, as Arrow batches.
 
         >>> client.to_arrow("weather").to_pandas()
@@ -263,7 +265,7 @@ class Client(Commands):
         """
         if self._access is None:
             raise ValueError("to_arrow() needs a client of a URL or an Access, without other options for connections")
-        return import_module("tidelog.arrow.rows").to_arrow(self._access, name, start, end, schema)
+        return import_module("tidelog.arrow.rows").to_arrow(self._access, name, start, end, schema, history=history)
 
     def pages(self, key: Name, start: IdLike = "-", end: IdLike = "+", size: int = PAGE) -> Iterator[list[Entry]]:
         """Read a range of any size in lists of up to ``size`` entries, oldest first. Bounds are as for ``trange``."""

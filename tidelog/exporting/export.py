@@ -24,6 +24,7 @@ from tidelog.client.steps import existing
 from tidelog.exporting.layout import ExportedFile, ExportError, check_key
 from tidelog.exporting.parquet import ParquetPart, by_day
 from tidelog.exporting.target import ExportTarget
+from tidelog.history import choice
 from tidelog.transport.access import Access
 from tidelog.transport.leader import LeaderConnection
 
@@ -38,6 +39,7 @@ class ExportOptions:
     types: Mapping[str, str]  # types by field, as in ``to_arrow``
     all_fields: bool = False  # a column ``fields`` with all fields of each entry
     allow_gaps: bool = False  # continue if entries were evicted before they were exported
+    history: str = choice.AUTO  # as for ``to_arrow``
 
 
 @dataclass
@@ -69,7 +71,7 @@ def export_table(
     for key in table.keys:
         file = newest.get(key)
         done = StreamExport(key, last=None if file is None else file.last)
-        rows = _NewRows(access, Table(table.name, (key,), table.topic, schema), done, options.allow_gaps)
+        rows = _NewRows(access, Table(table.name, (key,), table.topic, schema), done, options)
         with target.scratch() as path:
             _write(rows.batches(read), path, schema, target, done)
         yield done
@@ -140,19 +142,20 @@ def _write(
 class _NewRows:
     """The rows of one stream that no earlier export contains."""
 
-    def __init__(self, access: Access, table: Table, done: StreamExport, allow_gaps: bool) -> None:
+    def __init__(self, access: Access, table: Table, done: StreamExport, options: ExportOptions) -> None:
         self._access = access
         self._table = table
         self._done = done
-        self._allow_gaps = allow_gaps
+        self._options = options
         self._before = done.last  # the last entry of earlier exports
 
     def batches(self, read: Callable[[int], None]) -> Iterator[pa.RecordBatch]:
         before = self._before
         self._check()
         found = ArrowRows(
-            self._access, self._table, "-" if before is None else f"({before}", "+", self._table.schema, "failfast"
-        )
+            self._access, self._table, "-" if before is None else f"({before}", "+", self._table.schema, "failfast",
+            self._options.history,
+        )  # fmt: skip
         for number, batch in enumerate(found):
             if not number:
                 self._check()  # entries may have been evicted between the first check and this read
@@ -174,7 +177,7 @@ class _NewRows:
             )
         if info.evicted_to > before:
             self._done.evicted = True
-            if not self._allow_gaps:
+            if not self._options.allow_gaps:
                 raise ExportError(
                     f"stream {key!r}: entries between {before}, the last exported one, and {info.evicted_to} were"
                     " evicted before they were exported. --allow-gaps continues with the entries that exist"

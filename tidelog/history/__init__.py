@@ -7,6 +7,7 @@
     location  TMANIFEST: the history of a stream as its server knows it
     manifest  the manifest of a stream, with its pages
     index     the sections of an object
+    choice    the option ``history``: auto, direct, or server
     files     a directory, or a bucket through fsspec
     errors    HistoryError
 

@@ -25,6 +25,10 @@ typedef struct {
 static inline int next_number(Column64 *column, uint64_t *number)
 {
     uint64_t value = 0;
+    if (column->at < column->end && *column->at < 128) {
+        *number = *column->at++;
+        return 1;
+    }
     for (int shift = 0; column->at < column->end && shift < 70; shift += 7) {
         unsigned char byte = *column->at++;
         if (shift == 63 && byte > 1)
@@ -40,6 +44,10 @@ static inline int next_number(Column64 *column, uint64_t *number)
 
 static inline char *put_number(char *out, uint64_t number)
 {
+    if (number < 10) {
+        *out++ = (char)('0' + number);
+        return out;
+    }
     char digits[20];
     int count = 0;
     do {
@@ -51,18 +59,28 @@ static inline char *put_number(char *out, uint64_t number)
     return out;
 }
 
-static inline char *put_id(char *out, uint64_t ms, uint64_t seq)
+/* An ID as text. Consecutive entries often have the same milliseconds, whose 13 digits take most of the time. */
+typedef struct {
+    uint64_t ms;
+    Py_ssize_t length;  /* of the milliseconds and the dot; 0: none yet */
+    char text[48];
+} IdText;
+
+static inline char *put_id(char *out, IdText *id, uint64_t ms, uint64_t seq)
 {
-    char id[48];
-    char *end = put_number(id, ms);
-    *end++ = '.';
-    end = put_number(end, seq);
+    if (id->ms != ms || !id->length) {
+        char *end = put_number(id->text, ms);
+        *end++ = '.';
+        id->ms = ms;
+        id->length = end - id->text;
+    }
+    Py_ssize_t length = put_number(id->text + id->length, seq) - id->text;
     *out++ = '$';
-    out = put_number(out, (uint64_t)(end - id));
+    out = put_number(out, (uint64_t)length);
     *out++ = '\r';
     *out++ = '\n';
-    memcpy(out, id, (size_t)(end - id));
-    out += end - id;
+    memcpy(out, id->text, (size_t)length);
+    out += length;
     *out++ = '\r';
     *out++ = '\n';
     return out;
@@ -105,6 +123,7 @@ static char *section_entries(const unsigned char *frame, Py_ssize_t size, Py_ssi
         at += length;
     }
     EntryId id = {ms, 0};
+    IdText text = {0};
     Py_ssize_t range = 0;
     for (Py_ssize_t i = 0; i < count; i++) {
         uint64_t ms_step, seq_step, ord_step = i ? 1 : 0, length;
@@ -135,7 +154,7 @@ static char *section_entries(const unsigned char *frame, Py_ssize_t size, Py_ssi
         out = put_number(out, words + 1);
         *out++ = '\r';
         *out++ = '\n';
-        out = put_id(out, id.ms, id.seq);
+        out = put_id(out, &text, id.ms, id.seq);
         memcpy(out, digit, (size_t)(at - digit));
         out += at - digit;
     }

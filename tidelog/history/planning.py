@@ -34,7 +34,6 @@ from tidelog.transport.errors import ReplyError
 THREADS: Final = 16  # manifests that are read at the same time
 NOTHING: Final = StreamId(0, 0)
 LAST_SECTIONS: Final = 4  # of the history, among which one with an entry that still exists is expected
-NEEDED: Final = "history=server reads from the server instead"
 
 log = logging.getLogger(__name__)
 

@@ -9,24 +9,18 @@ Rule 3: ``history=direct`` fails instead, with the name of the file and the rang
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 
 from tidelog.arrow.direct import history_pages
 from tidelog.arrow.pages import Page, PageContent
 from tidelog.client.entries import StreamId
-from tidelog.history.errors import HistoryError, NoHistoryError
-from tidelog.history.planning import NEEDED, HistoryPiece
+from tidelog.history import choice
+from tidelog.history.errors import HistoryError
+from tidelog.history.planning import HistoryPiece
 from tidelog.spark.offsets import OffsetRange, Offsets
 from tidelog.spark.options import ReadOptions
-from tidelog.spark.optionvalues import DIRECT, SERVER
 from tidelog.spark.ranges import Piece, read_range
 from tidelog.transport.leader import LeaderConnection
-
-#: Entries of a stream, below which ``auto`` reads them from the server: it sends 20,000 in the time of two requests.
-FEWEST: int = 20_000
-
-log = logging.getLogger(__name__)
 
 
 def placed(offsets: Offsets, pieces: list[tuple[OffsetRange, int]]) -> list[tuple[Piece, int]]:
@@ -35,19 +29,18 @@ def placed(offsets: Offsets, pieces: list[tuple[OffsetRange, int]]) -> list[tupl
     Raises HistoryError with ``history=direct``, if a history can't be read.
     """
     source = offsets.source
-    direct = source.history == DIRECT
-    if source.history == SERVER or not pieces:
+    if source.history == choice.SERVER or not pieces:
         return list(pieces)
     ends = {span.key: span.end for span, _ in pieces}  # the pieces of a stream are in order
-    if not direct:
+    if source.history == choice.AUTO:
         pieces = offsets.counted(pieces)
         totals = dict.fromkeys(ends, 0)
         for span, number in pieces:
             totals[span.key] += number
-        ends = {key: end for key, end in ends.items() if totals[key] >= FEWEST}
+        ends = {key: end for key, end in ends.items() if totals[key] >= choice.FEWEST}
     histories = offsets.histories.histories(ends)
     for problem in offsets.histories.problems.values():
-        _report(problem, direct)
+        choice.report(problem, source.history)
     made: list[tuple[Piece, int]] = []
     for span, number in pieces:
         history = histories.get(span.key)
@@ -55,7 +48,7 @@ def placed(offsets: Offsets, pieces: list[tuple[OffsetRange, int]]) -> list[tupl
             piece = history.piece(span.after, span.end) if history is not None else None
             parts = list(history.divided(piece, source.max_bytes_per_task)) if history is not None and piece else []
         except HistoryError as error:
-            _report(error, direct)
+            choice.report(error, source.history)
             piece, parts = None, []
         if piece is None:
             made.append((span, number))
@@ -78,17 +71,9 @@ def read_pages_of(
                 after = StreamId.parse(page.last)
             return
         except HistoryError as error:
-            _report(error, source.history == DIRECT)
+            choice.report(error, source.history)
         if after >= piece.end:
             return
         piece = OffsetRange(piece.key, after, piece.end)
     yield from read_range(source, servers, piece, replica, wanted, size)
 
-
-def _report(error: Exception, fail: bool) -> None:
-    if fail:
-        raise HistoryError(f"{error}. {NEEDED}") from error
-    if isinstance(error, NoHistoryError):
-        log.debug("%s: the entries are read from the server", error)
-    else:
-        log.warning("%s: the entries are read from the server", error)

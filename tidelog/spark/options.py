@@ -17,15 +17,14 @@ import msgspec
 
 from tidelog.client.publish import ReplicaAcks
 from tidelog.codecs.codec import NAMES as CODECS
+from tidelog.history import choice
 from tidelog.spark.optionvalues import (
     AUTO,
     BATCH,
-    DIRECT,
     NONE,
     OFFSETS,
     ROUTES,
     ROWS,
-    SERVER,
     SINK,
     SOURCE,
     STREAM,
@@ -163,7 +162,7 @@ class ReadOptions:
     name: str  # connections in CLIENT LIST, with -driver or -task appended
     from_replica: bool
     mode: Literal["permissive", "dropmalformed", "failfast"]
-    history: str  # AUTO, DIRECT, or SERVER
+    history: str  # see tidelog.history.choice
     max_bytes_per_task: int  # of history objects
 
 
@@ -198,7 +197,7 @@ def for_source(given: OptionValues, kind: str = "") -> ReadOptions:
         few, many, given.number("maxRecordsPerPartition", 1), given.flag("failOnDataLoss"),
         given.flag("failOnMissing") if "failOnMissing" in given else kind == BATCH or bool(subscription.topic), name,
         given.one_of("readFrom", "leader", "replica") == "replica", mode,  # type: ignore[arg-type]  # one_of checked
-        given.one_of("history", AUTO, DIRECT, SERVER), given.needed("maxBytesPerPartition", 1),
+        given.one_of("history", *choice.CHOICES), given.needed("maxBytesPerPartition", 1),
     )  # fmt: skip
 
 

@@ -21,9 +21,6 @@ AUTO: Final = "auto"
 OFFSETS: Final = "offsets"
 ROWS: Final = "rows"
 NONE: Final = "none"
-#: Where the source reads entries that are in history objects.
-DIRECT: Final = "direct"
-SERVER: Final = "server"
 
 SOURCE: Final = "source"
 SINK: Final = "sink"

@@ -19,6 +19,7 @@ import duckdb
 import pyarrow as pa
 
 from tidelog.arrow.rows import NoSuchStreamError, Table, changed, open_table
+from tidelog.history import choice
 from tidelog.sql.names import SqlError, tables_of
 from tidelog.sql.tables import TableDataset
 from tidelog.transport.access import Access
@@ -97,15 +98,17 @@ class SqlSession:
     """A DuckDB in memory. Use it in one thread."""
 
     def __init__(
-        self, where: str | Access, types: Types | None = None, read: Callable[[int], None] = lambda _: None
+        self, where: str | Access, types: Types | None = None, read: Callable[[int], None] = lambda _: None,
+        history: str = choice.AUTO,
     ) -> None:  # fmt: skip
         """Initialize. ``types``: types of fields, as ``schema`` of ``to_arrow``; of one table as ``table.field``.
 
-        ``read`` is called with the number of rows of each batch that was read.
+        ``read`` is called with the number of rows of each batch that was read. ``history``: as for ``to_arrow``.
         """
         self._access = Access.of(where) if isinstance(where, str) else where
         self._types = dict(types or {})
         self._read = read
+        self._history = choice.check(history)
         self._failures: list[Exception] = []
         self.connection = duckdb.connect(":memory:")
         self.connection.execute("set timezone = 'UTC'")
@@ -133,7 +136,7 @@ class SqlSession:
             except NoSuchStreamError:
                 missing.append(name)  # perhaps a file, which DuckDB reads
                 continue
-            dataset = TableDataset(self._access, self._typed(table), self._read, self._failures.append)
+            dataset = TableDataset(self._access, self._typed(table), self._read, self._failures.append, self._history)
             self.connection.register(name, dataset)
         with _explained(self._failures, missing):
             return SqlResult(self.connection.sql(query), self._failures)

@@ -29,13 +29,16 @@ class TableDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
     """The rows of a table. DuckDB recognizes the base class."""
 
     def __init__(
-        self, access: Access, table: Table, read: Callable[[int], None], failed: Callable[[Exception], None]
+        self, access: Access, table: Table, read: Callable[[int], None], failed: Callable[[Exception], None],
+        history: str,
     ) -> None:  # fmt: skip
-        """``read`` is called with the number of rows of each batch that was read, ``failed`` with an error."""
+        """``read`` is called with the number of rows of each batch that was read, ``failed`` with an error.
+        ``history``: as for ``to_arrow``."""
         self._access = access
         self._table = table
         self._read = read
         self._failed = failed
+        self._history = history
 
     @property
     def schema(self) -> pa.Schema:
@@ -74,7 +77,7 @@ class TableDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
                 continue
             end = info.last if times[1] >= info.last.ms else times[1]
             one = Table(self._table.name, (key,), self._table.topic, schema)
-            for batch in ArrowRows(self._access, one, times[0], end, schema, "failfast"):
+            for batch in ArrowRows(self._access, one, times[0], end, schema, "failfast", self._history):
                 self._read(batch.num_rows)
                 yield batch
 

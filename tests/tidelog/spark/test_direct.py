@@ -134,7 +134,7 @@ def test_random_streams(server: Server, seed: int) -> None:
 def test_auto(server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     fill(server, "auto", 45)
     assert not any(map(_is_direct, reader_of(server, "auto").partitions())), "it is too short"
-    monkeypatch.setattr("tidelog.spark.direct.FEWEST", 45)
+    monkeypatch.setattr("tidelog.history.choice.FEWEST", 45)
     assert list(map(_is_direct, reader_of(server, "auto").partitions())) == [True, False]
     reader = reader_of(server, "auto")
     partitions = reader.partitions()
@@ -190,7 +190,7 @@ def test_a_damaged_object_in_the_middle(server: Server, monkeypatch: pytest.Monk
     path.unlink()
     with pytest.raises(HistoryError, match=rf"{path} does not exist\. history=server reads from the server instead"):
         rows_of(reader, partitions[0])
-    monkeypatch.setattr("tidelog.spark.direct.FEWEST", 1)
+    monkeypatch.setattr("tidelog.history.choice.FEWEST", 1)
     assert rows(server, "damaged") == expected
     with Raw(server.port) as client:
         client("XTRIM", "damaged", "MINID", id_of(60))
