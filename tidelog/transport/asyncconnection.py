@@ -67,6 +67,12 @@ class AsyncConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self.lost: LostError | None = None  # why the connection was lost
         self.refused = False  # whether it was lost because the server can't serve requests now
+        self._size = 0
+
+    @property
+    def bytes_received(self) -> int:
+        """The number of bytes that have arrived on the open connections."""
+        return self._size
 
     def send(self, calls: Sequence[Call[Any]]) -> asyncio.Future[list[Any]]:
         """Send calls together. None of them may be empty. The future returns their results, including errors.
@@ -127,6 +133,7 @@ class AsyncConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         reader = self._reader
+        self._size += len(data)
         try:
             reader.feed(data)
             while self._waiting and (reply := reader.gets()) is not False:

@@ -56,6 +56,11 @@ class RoutedConnection(AsyncConnection):
         self._opening: dict[MemberAddress, asyncio.Lock] = {}
         self._waits: dict[MemberAddress, tuple[tuple[Any, ...], asyncio.Future[list[Any]]]] = {}  # Rule 3: in progress
 
+    @property
+    def bytes_received(self) -> int:
+        """See ``AsyncConnection.bytes_received``. It is less after the connection to a group was lost."""
+        return sum(each.bytes_received for each in self._members.values())
+
     def send(self, calls: Sequence[Call[Any]]) -> asyncio.Future[list[Any]]:
         """See ``AsyncConnection.send``. A call whose keys are on several groups has a CrossGroupError as its result."""
         return in_own_task(self._routed(calls))

@@ -169,7 +169,7 @@ async def published(make: Callable[[], Any], values: Sequence[Any]) -> None:
     """Write events with a sink of its own."""
     one = make()
     one.context = ConnectorContext("producer", FlowContext("producer"))
-    one.context.sink = cast("Any", SimpleNamespace(connected_ports=()))
+    one.context.sink = cast("Any", SimpleNamespace(connected_ports=(), count=lambda *_: None))
     await one.connect()
     assert all(each == OK for each in await one.write([Event(each) for each in values]) or [])
     await one.close()

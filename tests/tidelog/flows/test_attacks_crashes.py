@@ -145,7 +145,7 @@ async def test_what_was_settled_before_a_rebalance_does_not_count_after_it(monke
     before: list[Any] = ["separate"]
     connector = kafka.KafkaConnector(kafka.KafkaOptions(topic="t", group="g", preprocessors=before))
     connector.context = ConnectorContext("in", FlowContext("orders"))
-    node: Any = SimpleNamespace(room_changed=lambda: None)
+    node: Any = SimpleNamespace(room_changed=lambda: None, count=lambda *_: None)
     connector.context.source = node
     await connector.connect()
     one: Any = SimpleNamespace(key="t/0/0")

@@ -273,7 +273,7 @@ async def test_an_object_that_is_taken_while_the_source_closes_is_not_lost(
 ) -> None:
     local.put("a.jsonl", lines(1))
     options = ObjectStoreOptions(url=f"{local.url}/", position=local.position)
-    store, queue = options.store(), ObjectQueue(options)
+    store, queue = options.store(), ObjectQueue(options, lambda _: None)
     await queue.open()
     await queue.search(store)
     taking, closing = threading.Event(), threading.Event()

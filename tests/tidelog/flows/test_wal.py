@@ -109,7 +109,7 @@ async def test_it_takes_no_more_than_its_size(tidelog_server: Server, client: Cl
         assert 600 <= client.tlen(KEY) <= 600 + 512
         gate.set()
         await until(lambda: len(seen) == 5000 and client.tlen(KEY) == 0)
-        assert "wal_full:log" not in source.breaker
+        await until(lambda: "wal_full:log" not in source.breaker)
     assert seen == list(range(5000))
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.flowcontext import FlowContext
+
+BYTES: Final = "bytes"  # the counter of a source or sink: bytes that it has received or sent
 
 
 class ConnectorEntity(Protocol):
@@ -138,6 +140,16 @@ class ConnectorContext:
     def restore(self, kind: str, *, probe: bool = False) -> None:
         if self.sink is not None:
             self.sink.restore(kind, probe=probe)
+
+    def received(self, size: int) -> None:
+        """Count bytes that the source has received from its peer."""
+        if self.source is not None:
+            self.source.count(BYTES, size)
+
+    def sent(self, size: int) -> None:
+        """Count bytes that the sink has sent to its peer. Bytes that are sent again count again."""
+        if self.sink is not None:
+            self.sink.count(BYTES, size)
 
     def count(self, name: str, more: int = 1) -> None:
         """Increase a counter of the connector, which the API and /metrics show."""

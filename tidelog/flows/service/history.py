@@ -13,8 +13,9 @@ import math
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from tidelog.flows.api.connectorcontext import BYTES
 from tidelog.flows.runtime.runningflow import RunningFlow
 from tidelog.flows.service import samples, streamgroups
 from tidelog.flows.service.host import DeployedFlow, FlowHost, worst
@@ -31,16 +32,30 @@ DENIED: Final = 60.0  # s after which a denied call is tried again
 EXPIRY_EVERY: Final = 360  # samples after which the expiry time is renewed
 
 
-def totals(chosen: Sequence[RunningFlow]) -> tuple[int, int]:
-    """Return the number of events that the sources have sent, and that of failures at all entities."""
-    sent = failed = 0
+class FlowTotals(NamedTuple):
+    """Counters of a flow since its start."""
+
+    events: int = 0  # that its sources have sent
+    failed: int = 0  # failures at all entities
+    bytes_in: int = 0  # that its sources have received
+    bytes_out: int = 0  # that its sinks have sent
+
+    def since(self, before: FlowTotals) -> FlowTotals:
+        """Return the difference. A flow that was replaced counts from 0 again."""
+        return FlowTotals(*(now - then if now >= then else now for now, then in zip(self, before, strict=True)))
+
+
+def totals(chosen: Sequence[RunningFlow]) -> FlowTotals:
+    sent = failed = received = written = 0
     for running in chosen:
         graph = running.graph
         sent += sum(node.counts.get("out", 0) for node in graph.sources.values())
         failed += sum(node.counts.get("dead", 0) for node in graph.sources.values())
         failed += sum(node.counts.get("failed", 0) for nodes in graph.operators.values() for node in nodes)
         failed += sum(node.counts.get(name, 0) for node in graph.sinks.values() for name in ("retried", "rejected"))
-    return sent, failed
+        received += sum(node.counts.get(BYTES, 0) for node in graph.sources.values())
+        written += sum(node.counts.get(BYTES, 0) for node in graph.sinks.values())
+    return FlowTotals(sent, failed, received, written)
 
 
 def backlog(chosen: Sequence[RunningFlow]) -> int | None:
@@ -62,7 +77,7 @@ class FlowHistory:
         self._host = host
         self._process = process
         self._memory: dict[str, deque[FlowSample]] = {}
-        self._totals: dict[str, tuple[int, int]] = {}
+        self._totals: dict[str, FlowTotals] = {}
         self._at = time.monotonic()  # when the last samples were taken
         self._turn = 0
         self._denied_until = 0.0  # monotonic
@@ -129,7 +144,8 @@ class FlowHistory:
 
     async def _sample(self, deployed: DeployedFlow, seconds: float) -> FlowSample:
         chosen = deployed.instances
-        now, before = totals(chosen), self._totals.get(deployed.name, (0, 0))
+        now = totals(chosen)
+        since = now.since(self._totals.get(deployed.name, FlowTotals()))
         self._totals[deployed.name] = now
         unsettled = [each.unsettled() for each in chosen]
         oldest = max((each.oldest for each in unsettled if each.oldest is not None), default=None)
@@ -137,9 +153,7 @@ class FlowHistory:
         latencies = sorted(each for node in sources for each in node.latencies())
         return FlowSample(
             at=_now(), process=self._process, status=worst(each.status for each in chosen), seconds=seconds,
-            # A flow that was replaced counts from 0 again.
-            events=now[0] - before[0] if now[0] >= before[0] else now[0],
-            failed=now[1] - before[1] if now[1] >= before[1] else now[1],
+            **since._asdict(),
             unsettled=sum(each.count for each in unsettled), oldest_ms=None if oldest is None else round(1000 * oldest),
             lag=await self._lag(deployed), backlog=backlog(chosen),
             p50_ms=_quantile(latencies, 0.5), p99_ms=_quantile(latencies, 0.99),

@@ -11,6 +11,7 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
+from tidelog.flows.api.connectorcontext import BYTES
 from tidelog.flows.runtime.runningflow import RunningFlow
 from tidelog.flows.service.host import ORDER, FlowHost
 
@@ -37,6 +38,7 @@ class FlowMetrics:
     def collect(self) -> Iterator[Any]:
         status = _gauge("status", "1 for the current status of the instance.", "status")
         events = _counter("events", "Counters of entities.", "entity", "kind", "event")
+        sizes = _counter("bytes", "Bytes that a source has received, or a sink has sent.", "entity", "kind")
         waiting = _gauge("waiting_events", "Events in a channel.", "channel")
         passed = _counter("channel_events", "Events that passed a channel.", "channel")
         dropped = _counter("channel_dropped", "Events dropped before a sink with authoritative: false.", "channel")
@@ -50,7 +52,7 @@ class FlowMetrics:
                 base = [deployed.name, running.alias]
                 for one_status in ORDER:
                     status.add_metric([*base, one_status], float(running.status == one_status))
-                _events(events, base, running)
+                _events(events, sizes, base, running)
                 _channels(waiting, passed, dropped, base, running)
                 found = running.unsettled()
                 unsettled.add_metric(base, found.count)
@@ -63,13 +65,16 @@ class FlowMetrics:
                 for each in tuple(self._host.watchdog.blocked.values()):
                     if each.times and each.call.flow == running.alias:
                         blocked.add_metric([*base, each.call.entity, each.call.function], each.seconds)
-        yield from (status, events, waiting, passed, dropped, unsettled, oldest, breaker, blocked, connected)
+        yield from (status, events, sizes, waiting, passed, dropped, unsettled, oldest, breaker, blocked, connected)
 
 
-def _events(family: CounterMetricFamily, base: list[str], running: RunningFlow) -> None:
+def _events(events: CounterMetricFamily, sizes: CounterMetricFamily, base: list[str], running: RunningFlow) -> None:
     for node in running.graph.nodes:
         for name, count in node.counts.items():
-            family.add_metric([*base, node.name, node.kind, name], count)
+            if name == BYTES:
+                sizes.add_metric([*base, node.name, node.kind], count)
+            else:
+                events.add_metric([*base, node.name, node.kind, name], count)
 
 
 def _channels(

@@ -22,7 +22,9 @@ from tidelog.transport.call import Call
 KEPT: Final = 8640  # entries: a day of one process
 KEPT_MS: Final = 7 * 86_400_000  # after the last entry
 POINTS: Final = 120  # of a chart, at most
-COLUMNS: Final = ("at", "rate", "failed", "unsettled", "oldest_ms", "lag", "backlog", "p50_ms", "p99_ms")
+COLUMNS: Final = (
+    "at", "rate", "failed", "bytes_in", "bytes_out", "unsettled", "oldest_ms", "lag", "backlog", "p50_ms", "p99_ms",
+)  # fmt: skip
 
 
 class FlowSample(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -40,6 +42,8 @@ class FlowSample(msgspec.Struct, frozen=True, omit_defaults=True):
     backlog: int | None = None  # events of other sources that were not pulled
     p50_ms: float | None = None  # from sending to settlement
     p99_ms: float | None = None
+    bytes_in: int = 0  # in the interval: that its sources have received
+    bytes_out: int = 0  # that its sinks have sent
 
 
 def key_of(name: str, flow: str) -> str:
@@ -81,7 +85,8 @@ def _sample(entry: Entry) -> FlowSample | None:
 def chart(samples: Iterable[FlowSample], since: int, until: int, every: float) -> dict[str, list[float | int | None]]:
     """Return samples as columns with at most POINTS rows, oldest first. ``every``: seconds between two samples.
 
-    ``rate`` and ``failed`` are events per second. Rows without samples are omitted.
+    ``rate`` and ``failed`` are events per second, ``bytes_in`` and ``bytes_out`` bytes per second. Rows without samples
+    are omitted.
     """
     step = max(1000 * every, (until - since) / POINTS)
     rows: dict[int, dict[str, list[FlowSample]]] = {}
@@ -103,6 +108,8 @@ def _row(processes: list[list[FlowSample]]) -> dict[str, float | int | None]:
     return {
         "rate": sum(_per_second(each, "events") for each in processes),
         "failed": sum(_per_second(each, "failed") for each in processes),
+        "bytes_in": sum(_per_second(each, "bytes_in") for each in processes),
+        "bytes_out": sum(_per_second(each, "bytes_out") for each in processes),
         "unsettled": sum(each.unsettled for each in last),
         "oldest_ms": max((each.oldest_ms for each in last if each.oldest_ms is not None), default=None),
         "lag": max((each.lag for each in last if each.lag is not None), default=None),

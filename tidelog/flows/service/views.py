@@ -61,7 +61,7 @@ def overview(deployed: DeployedFlow, history: FlowHistory) -> dict[str, Any]:
     chosen = deployed.instances
     recent = history.recent(deployed.name)
     last = recent[-1] if recent else None
-    events, failed = totals(chosen)
+    total = totals(chosen)
     under_way = unsettled(chosen)
     held = [
         {"source": one["source"], **one["reasons"][0]}
@@ -71,8 +71,7 @@ def overview(deployed: DeployedFlow, history: FlowHistory) -> dict[str, Any]:
         "alias": deployed.name,
         "status": deployed.status,
         "error": next((each.error for each in chosen if each.error), ""),
-        "events": events,
-        "failed": failed,
+        **total._asdict(),
         "unsettled": under_way["count"],
         "oldest_s": under_way["oldest_s"],
         "lag": None if last is None else last.lag,

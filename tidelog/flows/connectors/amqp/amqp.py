@@ -212,6 +212,7 @@ class AmqpConnector(Source, Sink):
         for name in ("message_id", "correlation_id", "content_type", "type"):
             if (value := getattr(message, name)) is not None:
                 about[name] = value
+        self.context.received(len(message.body))
         events = self._reader.read(message.body, about)
         self._number += 1
         key = (self._session, self._number)
@@ -246,6 +247,7 @@ class AmqpConnector(Source, Sink):
         if self._connection is None or self._exchange is None:
             raise ConnectionError("not connected")
         messages, outcomes = named_messages(self._writer, self._destination, events)
+        self.context.sent(sum(len(message) for _, _, message in messages))
         slots = asyncio.Semaphore(WINDOW)
         results = await asyncio.gather(
             *(_limited(slots, self._publish(self._exchange, name, message)) for name, _, message in messages),

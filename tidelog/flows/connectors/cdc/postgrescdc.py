@@ -156,7 +156,9 @@ class PostgresCdcSource(Source):
         if self._snapshot is not None:
             await self._more_rows(self._snapshot, replication)
             return True
-        for each in await replication.read():
+        found = await replication.read()
+        self.context.received(sum(len(each.data) for each in found))
+        for each in found:
             self._receive(each)
         self._report(replication)
         return True

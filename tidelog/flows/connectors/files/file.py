@@ -177,6 +177,7 @@ class FileConnector(Source, Sink):
             else:
                 data = await asyncio.to_thread(self._file.read, CHUNK)
                 if data:
+                    self.context.received(len(data))
                     self._active = asyncio.get_running_loop().time()
                     self._rotated = None
                     self._take(self._file, data)
@@ -332,9 +333,9 @@ class FileConnector(Source, Sink):
     def _open_sink(self) -> None:
         if self._writer is None:
             if self._template.fixed is None:
-                self._writer = TemplateFiles(self._template, self._appender, self._options, self._options.max_open)
+                self._writer = TemplateFiles(self._template, self._appender, self._options, self.context.sent)
             else:
-                self._writer = FileWriter(self._appender(self._path), self._options)
+                self._writer = FileWriter(self._appender(self._path), self._options, self.context.sent)
         self._writer.open()
 
     def _appender(self, path: Path) -> FileAppender:

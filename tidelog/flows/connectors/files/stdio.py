@@ -76,6 +76,7 @@ class StdioConnector(Source, Sink):
             if data is None:
                 return []
             if data:
+                self.context.received(len(data))
                 self._found += self._reading.feed(data)
             else:
                 self._ended = True
@@ -111,4 +112,5 @@ class StdioConnector(Source, Sink):
                 await self._writer.write(pieces)
             except BrokenPipeError as error:  # a closed pipe can't be reopened
                 raise PeerGoneError("the reader of the output has closed it") from error
+        self.context.sent(sum(map(len, pieces)))
         return outcomes

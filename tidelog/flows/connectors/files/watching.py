@@ -118,6 +118,7 @@ class FileWatch:
         try:
             data = await asyncio.to_thread(opened.read, CHUNK)
             if data:
+                self._context.received(len(data))
                 file.active = asyncio.get_running_loop().time()
                 self._queue(file)
                 self._take(file, opened, data)

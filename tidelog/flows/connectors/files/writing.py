@@ -20,6 +20,7 @@ from tidelog.flows.api.errors import RejectError
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import OK, REJECT, RETRY
 from tidelog.flows.connectors.files.appending import FileAppender, sync_directory
+from tidelog.flows.connectors.files.options import FileOptions
 from tidelog.flows.connectors.payload import PayloadOptions, PayloadWriter
 from tidelog.flows.connectors.templates import Template
 
@@ -31,10 +32,11 @@ _ONE_PATH: Final = frozenset((errno.EACCES, errno.EPERM, errno.ENOENT, errno.EEX
 
 
 class FileWriter:
-    """Appends events to one file."""
+    """Appends events to one file. ``sent``: counts the bytes that were written."""
 
-    def __init__(self, append: FileAppender, options: PayloadOptions) -> None:
+    def __init__(self, append: FileAppender, options: PayloadOptions, sent: Callable[[int], None]) -> None:
         self._options = options
+        self._sent = sent
         self._append = append
         self._writer = PayloadWriter(options)
 
@@ -61,6 +63,7 @@ class FileWriter:
             data = b"".join(pieces)
         if data:
             self._append.write(data)
+            self._sent(len(data))
         return outcomes
 
 
@@ -75,12 +78,14 @@ class TemplateFiles:
     """Appends each event to the file that a template names."""
 
     def __init__(
-        self, template: Template, appender: Callable[[Path], FileAppender], options: PayloadOptions, max_open: int
-    ) -> None:
+        self, template: Template, appender: Callable[[Path], FileAppender], options: FileOptions,
+        sent: Callable[[int], None],
+    ) -> None:  # fmt: skip
         self._template = template
         self._appender = appender
         self._options = options
-        self._max_open = max_open
+        self._sent = sent
+        self._max_open = options.max_open
         self._base = base_of(template)
         self._open: OrderedDict[str, tuple[FileWriter, float]] = OrderedDict()  # and when it was written, in s
 
@@ -126,7 +131,7 @@ class TemplateFiles:
             while len(self._open) >= self._max_open:
                 self._open.popitem(last=False)[1][0].close()
             append = self._appender(Path(path).absolute())
-            file = FileWriter(append, self._options)
+            file = FileWriter(append, self._options, self._sent)
             try:
                 file.open()
             except FileNotFoundError:

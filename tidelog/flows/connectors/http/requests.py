@@ -237,6 +237,7 @@ class HttpRequestSink(Sink):
                 method, url, data=body, headers=headers, allow_redirects=False, ssl=self._ssl,
                 proxy=None if proxy is None else proxy.url, proxy_headers=to_proxy,
             ) as response:  # fmt: skip
+                self.context.sent(len(body or b""))
                 found = {name.lower(): value for name, value in response.headers.items()}
                 return HttpResponse(response.status, found, await self._read(response))
         except TimeoutError as error:

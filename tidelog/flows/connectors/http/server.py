@@ -210,6 +210,7 @@ class HttpServer(ListeningConnector):
             async with asyncio.timeout(self._options.body_timeout):
                 while part := await request.content.readany():
                     waiting.bytes += len(part)
+                    self.context.received(len(part))
                     self.waiting_bytes += len(part)
                     parts.append(part)
                     if waiting.bytes > most:
@@ -373,6 +374,7 @@ class HttpServer(ListeningConnector):
             return web.Response(status=status, headers=headers)
         writer = PayloadWriter(self._options)
         body = b"".join([*writer.encode(event), *writer.end()])
+        self.context.sent(len(body))
         return web.Response(status=status, headers=headers, body=body)
 
     # -- answers ---------------------------------------------------------------------------------------------

@@ -112,6 +112,10 @@ async def _send(socket: Socket, messages: Sequence[bytes | str]) -> None:
         await (socket.send_str(each) if isinstance(each, str) else socket.send_bytes(each))
 
 
+def _size(messages: Sequence[bytes | str]) -> int:
+    return sum(len(each) if isinstance(each, bytes) else len(each.encode()) for each in messages)
+
+
 async def _received(socket: Socket, ping: float) -> bytes | None:
     """Return the next message; None: the connection has ended. Raises ConnectionError if pings are not answered.
 
@@ -181,6 +185,7 @@ class _Receiver:
             while (data := await _received(socket, options.ping)) is not None:
                 if ending is not None:
                     ending.cancel()
+                self._connector.context.received(len(data))
                 for part in reader.portions(data) if reads else ():
                     await self._put(reader.feed(part, meta), ids, len(part))
                 if (waits := reader.waits) is not None:
@@ -299,6 +304,7 @@ class WebsocketClient(Source, Sink):
                 if self._socket is None:
                     raise ConnectionError("not connected")
                 await _within(self._options.send_timeout, _send(self._socket, messages))
+                self.context.sent(_size(messages))
             except OSError as error:
                 self.context.disconnected(error)
                 return [*outcomes, *[(RETRY, str(error))] * (len(events) - len(outcomes))]
@@ -403,6 +409,7 @@ class WebsocketServer(ListeningConnector):
     async def _reached(self, one: WebsocketConnection, messages: Sequence[bytes | str]) -> bool:
         try:
             await _within(self._options.send_timeout, _send(one.socket, messages))
+            self.context.sent(_size(messages))
         except OSError as error:
             self.context.count("slow" if isinstance(error, TimeoutError) else "gone")
             if one.transport is not None:

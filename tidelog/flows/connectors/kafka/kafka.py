@@ -250,6 +250,7 @@ class KafkaConnector(Source, Sink):
         if message.headers:
             about["headers"] = {name: (raw or b"").decode("utf-8", "replace") for name, raw in message.headers}
         about["kafka"] = {**about, "offset": message.offset, "timestamp": message.timestamp}
+        self.context.received(len(message.value or b""))
         events = self._reader.read(message.value or b"", about)
         name = _name(at, message.offset)
         known.prefix.add(message.offset, message.offset + 1, len(events))
@@ -323,6 +324,7 @@ class KafkaConnector(Source, Sink):
         if self._producer is None:
             raise ConnectionError("not connected")
         messages, outcomes = named_messages(self._writing, self._target.of, events)
+        self.context.sent(sum(len(message) for _, _, message in messages))
         by_topic: dict[str, list[tuple[MessageTarget, list[int], bytes]]] = {}
         for each in messages:
             by_topic.setdefault(each[0].topic, []).append(each)

@@ -187,6 +187,7 @@ class MqttConnector(Source, Sink):
 
     def _events(self, client: MqttClient, message: MQTTMessage) -> list[Event]:
         self._number += 1
+        self.context.received(len(message.payload))
         events = self._reader.read(bytes(message.payload), _described(message))
         for event in events:
             event.id = f"{self._connects}/{self._number}"
@@ -215,6 +216,7 @@ class MqttConnector(Source, Sink):
         if client is None:
             raise ConnectionError("not connected")
         messages, outcomes = named_messages(self._writer, self._destination, events)
+        self.context.sent(sum(len(message) for _, _, message in messages))
         results = await self._sent([self._send(client, name, message) for name, _, message in messages])
         lost: BaseException | None = None
         for (_, indexes, _), result in zip(messages, results, strict=True):

@@ -237,6 +237,7 @@ class NatsConnector(Source, Sink):
         else:
             self._number += 1
             name = str(self._number)
+        self.context.received(len(message.data))
         events = self._reader.read(message.data, about)
         for event in events:
             event.id = name
@@ -281,6 +282,7 @@ class NatsConnector(Source, Sink):
         if self._connection is None or self._connection.is_closed:
             raise ConnectionError("not connected")
         messages, outcomes = named_messages(self._writer, self._destination, events)
+        self.context.sent(sum(len(message) for _, _, message in messages))
         self._problems.clear()
         publish = self._publish_stored if self._options.jetstream else self._publish
         slots = asyncio.Semaphore(WINDOW)

@@ -17,6 +17,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from tidelog.flows.api.cancellation import cancel
+from tidelog.flows.api.connectorcontext import ConnectorContext
 from tidelog.flows.api.errors import RejectError
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import OK, REJECT, RETRY
@@ -49,16 +50,16 @@ class _Batch:
 
 
 class ObjectBatches:
-    """The objects of a sink. ``settle`` gets items with their outcomes, ``lost`` an error after which to reconnect."""
+    """The objects of a sink. ``settle`` gets items with their outcomes."""
 
     def __init__(
         self, options: ObjectStoreOptions, store: ObjectStorage, settle: Callable[[Sequence[ObjectItem]], None],
-        lost: Callable[[OSError], None],
+        context: ConnectorContext,
     ) -> None:  # fmt: skip
         self._options = options
         self._store = store
         self._settle = settle
-        self._lost = lost
+        self._context = context
         self._template = options.name_template
         self._batches: dict[str, _Batch] = {}  # by name, the oldest first
         self._size = 0  # of all
@@ -169,7 +170,7 @@ class ObjectBatches:
         lost = await self._store_batch(batch)
         self._settle(batch.items)
         if lost is not None:
-            self._lost(lost)
+            self._context.disconnected(lost)
 
     async def _store_batch(self, batch: _Batch) -> OSError | None:
         """Write an object, and set the outcomes of its items."""
@@ -182,6 +183,7 @@ class ObjectBatches:
             rejected = content.rejected
             if content.data:
                 await self._store.write(name, content.data)
+                self._context.sent(len(content.data))
         except OSError as error:
             lost = error
             outcome = (RETRY, f"{name}: {error.strerror or error}")

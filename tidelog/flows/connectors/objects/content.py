@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -38,18 +38,25 @@ class ObjectContent(Protocol):
 
 
 def content_of(
-    options: ObjectStoreOptions, kind: ObjectKind, store: ObjectStorage, path: str, size: int
-) -> ObjectContent:
+    options: ObjectStoreOptions, kind: ObjectKind, store: ObjectStorage, path: str, size: int,
+    received: Callable[[int], None],
+) -> ObjectContent:  # fmt: skip
+    """Return the content of an object. ``received``: counts the bytes that were read."""
     if kind.format == PARQUET:
-        return ParquetContent(store, path)
-    return LineContent(PayloadReader(options.payload(kind)), store, path, size, packed=kind.compression != "none")
+        return ParquetContent(store, path, received)
+    reader = PayloadReader(options.payload(kind))
+    return LineContent(reader, store, path, size, received, packed=kind.compression != "none")
 
 
 class LineContent:
     """An object of lines, which may be compressed."""
 
-    def __init__(self, reader: PayloadReader, store: ObjectStorage, path: str, size: int, *, packed: bool) -> None:
+    def __init__(
+        self, reader: PayloadReader, store: ObjectStorage, path: str, size: int, received: Callable[[int], None], *,
+        packed: bool,
+    ) -> None:  # fmt: skip
         self.ended = False
+        self._received = received
         self._reader = reader
         self._store = store
         self._path = path
@@ -68,6 +75,7 @@ class LineContent:
                 self.ended = True
                 return self._reader.end()
             self._at += len(data)
+            self._received(len(data))
             self._pieces.extend(data[at : at + self._piece] for at in range(0, len(data), self._piece))
         piece = self._pieces.popleft()
         self._decoded += len(piece)
@@ -89,8 +97,9 @@ class LineContent:
 class ParquetContent:
     """The rows of a Parquet file."""
 
-    def __init__(self, store: ObjectStorage, path: str) -> None:
+    def __init__(self, store: ObjectStorage, path: str, received: Callable[[int], None]) -> None:
         self.ended = False
+        self._received = received
         self._store = store
         self._path = path
         self._directory: tempfile.TemporaryDirectory[str] | None = None
@@ -102,6 +111,7 @@ class ParquetContent:
             self._directory = await asyncio.to_thread(tempfile.TemporaryDirectory, prefix="tidelog-object-")
             local = Path(self._directory.name, "rows.parquet")
             await self._store.download(self._path, local)
+            self._received((await asyncio.to_thread(local.stat)).st_size)
             self._rows = _rows(local)
         try:
             rows = await asyncio.to_thread(next, self._rows, None)

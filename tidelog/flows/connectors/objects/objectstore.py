@@ -75,10 +75,10 @@ class ObjectStoreConnector(Source, Sink):
         await self._store.open()
         if self.context.source is not None:
             if self._queue is None:
-                self._queue = ObjectQueue(self._options)
+                self._queue = ObjectQueue(self._options, self.context.received)
             await self._queue.open()
         if self.context.sink is not None:
-            self._batches = ObjectBatches(self._options, self._store, self._settle, self.context.disconnected)
+            self._batches = ObjectBatches(self._options, self._store, self._settle, self.context)
             self._batches.start()
 
     async def close(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -34,8 +34,9 @@ class _Position(NamedTuple):
 class ObjectQueue:
     """The objects of one source. ``found``: events that were read."""
 
-    def __init__(self, options: ObjectStoreOptions) -> None:
+    def __init__(self, options: ObjectStoreOptions, received: Callable[[int], None]) -> None:
         self._options = options
+        self._received = received
         self._pattern = path_pattern(options.match)
         self._positions: ObjectPositions | None = None
         self._content: ObjectContent | None = None
@@ -128,7 +129,7 @@ class ObjectQueue:
         if self._content is None:
             kind = self._options.kind(one.name)
             assert kind is not None  # noqa: S101 - others are not stored
-            self._content = content_of(self._options, kind, store, one.path, one.size)
+            self._content = content_of(self._options, kind, store, one.path, one.size, self._received)
             self._events = 0
         try:
             events = await self._content.more()

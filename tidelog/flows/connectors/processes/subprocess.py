@@ -176,6 +176,7 @@ class SubprocessConnector(Source, Sink):
             if not data:
                 return
             self._read_bytes += len(data)
+            self.context.received(len(data))
             for part in self._reading.portions(data):
                 self._size += len(part)
                 self._add(self._reading.feed(part))
@@ -232,6 +233,7 @@ class SubprocessConnector(Source, Sink):
         before = self._written
         self._written += len(messages)
         await child.process.stdin.drain()
+        self.context.sent(sum(len(piece) for _, piece in messages))
         if self._options.acknowledge:
             while self._runs and child is self._child and self._acknowledged < before + len(messages):
                 self._changed.clear()

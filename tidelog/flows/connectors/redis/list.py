@@ -118,6 +118,7 @@ class RedisList(RedisConnector):
         self._number += 1
         self._held[number] = raw
         about = {"key": self._key}
+        self.context.received(len(raw))
         events = self._reader.read(raw, about)
         if not events:
             events = [Event(raw, {**about, "error": "there is no message in it"}, path="err")]
@@ -150,6 +151,7 @@ class RedisList(RedisConnector):
         messages, outcomes = named_messages(self._writer, by_name(self._template), events)
         for key, _, message in messages:
             pipe.rpush(key, message)
+            self.context.sent(len(message))
         if self._options.max_length is not None:
             for key in dict.fromkeys(key for key, _, _ in messages):
                 pipe.ltrim(key, -self._options.max_length, -1)

@@ -82,6 +82,7 @@ class RedisPubSub(RedisConnector):
         if message["type"] not in ("message", "pmessage"):
             return []
         name = message["channel"].decode("utf-8", "replace")
+        self.context.received(len(message["data"]))
         return self._reader.read(message["data"], {"channel": name})
 
     async def write(self, events: list[Event]) -> Sequence[Outcome] | None:
@@ -89,6 +90,7 @@ class RedisPubSub(RedisConnector):
         messages, outcomes = named_messages(self._writer, by_name(self._channel), events)
         for channel, _, message in messages:
             pipe.publish(channel, message)
+            self.context.sent(len(message))
         return await self.sent(pipe, [indexes for _, indexes, _ in messages], outcomes)
 
 

@@ -17,7 +17,7 @@ from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import OK, REJECT, Token
 from tidelog.flows.connectors.redis.base import BLOCK_MS, LOST, RedisConnector, check_url, checked_reply
 from tidelog.flows.connectors.templates import Template, filled_name, fixed_text
-from tidelog.flows.connectors.tidelog.fieldcodec import EntryCodec, FieldCodec, with_context
+from tidelog.flows.connectors.tidelog.fieldcodec import EntryCodec, FieldCodec, entry_size, with_context
 from tidelog.options.limits import AtLeastOne
 from tidelog.options.start import EARLIEST, StartPosition
 from tidelog.options.units import Duration
@@ -127,6 +127,7 @@ class RedisStream(RedisConnector):
             return Event({}, {**about, "error": "the entry was trimmed"}, name, path="err")
         self._held.add(at)
         flat = [word for pair in fields.items() for word in pair]
+        self.context.received(sum(map(len, flat)))
         try:
             own, context = tracecontext.split(flat)
             return Event(self._codec.decode(own), about | context, name)
@@ -151,6 +152,7 @@ class RedisStream(RedisConnector):
                 outcomes[at] = (REJECT, str(error))
                 continue
             pipe.xadd(key, dict(zip(names, values, strict=True)), maxlen=self._options.max_length)
+            self.context.sent(entry_size(names, values))
             indexes.append([at])
         return await self.sent(pipe, indexes, outcomes)
 

@@ -243,6 +243,7 @@ class _Streams(Source):
                 if not data:
                     self._add(connection.reading.end(connection.meta), connection)
                     return
+                self.context.received(len(data))
                 await self._events(connection, data)
                 connection.owed = max(0, connection.owed - len(data))
                 if self.context.flow_context.draining and not self.backlog:
@@ -397,6 +398,7 @@ class TcpServer(_Streams, Sink):
             await connection.send(pieces)
         except OSError as error:
             return [(REJECT, f"the connection {connection.number} is closed: {error}")] * len(events)
+        self.context.sent(sum(map(len, pieces)))
         return outcomes
 
 
@@ -447,4 +449,5 @@ class TcpClient(_Streams, Sink):
             raise DisconnectedError("not connected")
         pieces, outcomes = connection.writing.batch(events)
         await connection.send(pieces)
+        self.context.sent(sum(map(len, pieces)))
         return outcomes

@@ -109,6 +109,7 @@ class UdpServer(_UdpSocket, Source):
                 data, peer = made.recvfrom(LONGEST)
             except BlockingIOError:
                 return
+            self.context.received(len(data))
             meta: dict[str, Any] = {"peer": f"{peer[0]}:{peer[1]}"}
             try:
                 self._found += self._reader.feed(data, meta)
@@ -132,6 +133,7 @@ class UdpClient(_UdpSocket, Sink):
         for indexes, message in messages:
             try:
                 await self._send(message)
+                self.context.sent(len(message))
             except RejectError as error:
                 for at in indexes:
                     outcomes[at] = (REJECT, str(error))

@@ -76,6 +76,11 @@ class EntryWaiter:
             await notifier.release()
         self._rung.set()
 
+    @property
+    def bytes_received(self) -> int:
+        """The number of bytes of replies since the connection was opened."""
+        return 0 if self.channel is None else self.channel.bytes_received
+
     async def send(self, made: Sequence[Call[Any]]) -> list[Any]:
         """Send the calls and return their results.
 

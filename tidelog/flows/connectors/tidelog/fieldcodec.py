@@ -9,7 +9,7 @@ The trace context of an entry (``tidelog.client.tracecontext``) is in the metada
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
@@ -44,6 +44,11 @@ def with_context(written: Written, meta: Mapping[str, Any], context: TraceContex
     if not more or tracecontext.has_either(names):
         return written
     return (*names, *more), [*values, *texts]
+
+
+def entry_size(names: Iterable[Any], values: Iterable[Value]) -> int:
+    """Return the size of an entry's fields in bytes. Text that is not ASCII counts as its number of characters."""
+    return sum(len(each) if isinstance(each, (str, bytes)) else len(str(each)) for each in (*names, *values))
 
 
 class _FieldCodec:

@@ -111,7 +111,7 @@ class StreamConnector(Source, Sink):
             if self._writer is None:
                 evict = StreamRetention(options.evict, options.evict_age)
                 key = Template(options.keys[0])
-                self._writer = StreamWriter(self._where(), name, key, EntryCodec(options.codec), evict)
+                self._writer = StreamWriter(self._where(), name, key, EntryCodec(options.codec), evict, context.sent)
             await self._writer.open()
 
     async def close(self) -> None:

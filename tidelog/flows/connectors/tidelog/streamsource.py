@@ -68,7 +68,9 @@ class StreamSource(GroupReader[S]):
                     return []
                 self.heat(found)
             wanted = list(self.hot.values())[:limit]
+            before = self._waiter.bytes_received  # counting the fields of each entry would cost 3 %
             rows = await self.read([(stream, limit // len(wanted)) for stream in wanted])
+            self._context.received(max(0, self._waiter.bytes_received - before))
             self._report()
             events = [event for stream, some in rows if some for event in self._events(stream.stream, some)]
             found_events = await self.received(events, wanted)

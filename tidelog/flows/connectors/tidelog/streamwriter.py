@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -65,8 +65,13 @@ class _AppendGroup:
 class StreamWriter:
     """Writes batches to streams. Calls of ``write`` can overlap."""
 
-    def __init__(self, where: Access, name: str, key: Template, codec: EntryCodec, evict: StreamRetention) -> None:
+    def __init__(
+        self, where: Access, name: str, key: Template, codec: EntryCodec, evict: StreamRetention,
+        sent: Callable[[int], None],
+    ) -> None:  # fmt: skip
+        """``sent``: counts the bytes of commands."""
         self._where = where
+        self._sent = sent
         self._name = name
         self._key = key
         self._codec = codec
@@ -111,6 +116,7 @@ class StreamWriter:
             replies = await self._in_turn(self._channel, [group.key for group in sent], appends, trims)
         else:
             replies = await self._channel.send([*appends, *trims])
+        self._sent(sum(len(each.packed or b"") for each in appends))
         for group, reply in zip(sent, replies, strict=False):
             if isinstance(reply, redis.ResponseError):
                 outcomes = [OK] * len(events) if outcomes is None else outcomes

@@ -136,7 +136,9 @@ class WalConnector(Source, Sink):
         if isinstance(span, redis.ResponseError):
             why = f"{self._key}: {span}"
         else:
-            self._add(span.last, len(rows), sum(len(row[0]) for row in rows))
+            size = sum(len(row[0]) for row in rows)
+            self._add(span.last, len(rows), size)
+            self.context.sent(size)
             self._look()
             if self._waiter is not None:
                 self._waiter.ring()
@@ -184,6 +186,7 @@ class WalConnector(Source, Sink):
             (entries,) = await waiting.send([calls.trange(self._key, f"({self._after}", "+", limit)])
             if entries:
                 waiting.found()
+                self.context.received(sum(len(each.flat[1]) for each in entries))
                 return [self._event(each.id, each.flat) for each in entries]
             if not await waiting.until({self._key: self._after}, None):
                 return []
