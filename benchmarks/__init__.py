@@ -22,6 +22,7 @@
     flows/          ``python -m benchmarks.flows``: events per second through a flow
     gateway         ``python -m benchmarks.gateway``: event streams of the HTTP gateway: memory, and time of delivery
     groups          reads and acknowledgements of a group's messages; the memory of the messages
+    history         Spark scans of history objects, compared with the server
     jetstream       starts nats-server and implements its protocol
     latency         p50, p99, p99.9 of requests at half of the highest rate
     load            redis-benchmark, and requests over a raw socket whose replies are counted

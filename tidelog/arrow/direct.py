@@ -22,17 +22,18 @@ ZERO: Final = StreamId(0, 0)
 _BOUND: Final = re.compile(r"(\(?)(\d+)(?:\.(\d+))?")
 
 
-def history_pages(piece: HistoryPiece, wanted: PageContent, size: int) -> Iterator[Page]:
-    """Yield the entries of a piece in pages of at most ``size``. Raises HistoryError."""
+def history_pages(piece: HistoryPiece, wanted: PageContent, size: int, most: int | None = None) -> Iterator[Page]:
+    """Yield the entries of a piece in pages of at most ``size``, and at most ``most`` entries. Raises HistoryError."""
     made = gather(wanted)
-    received = 0
-    for data in read_piece(piece):
+    received, left = 0, piece.entries if most is None else most
+    for data in read_piece(piece, most):
         made.feed(bytes(data))
         received += len(data)
-        while (there := made.parse(size)) == size or (there and received > PAGE_BYTES):
+        while (there := made.parse(min(size, left))) and (there == min(size, left) or received > PAGE_BYTES):
             yield made.page()
             received = 0
-    if made.parse(size):
+            left -= there
+    if there := made.parse(min(size, left)):
         yield made.page()
 
 

@@ -25,11 +25,14 @@ AHEAD: Final = 2  # requests
 Request = tuple[HistoryPart, list[IndexedSection]]  # adjacent sections of an object
 
 
-def read_piece(piece: HistoryPiece) -> Iterator[bytes | bytearray]:
-    """Yield the entries of a piece in RESP, those of one section at a time. Raises HistoryError."""
+def read_piece(piece: HistoryPiece, most: int | None = None) -> Iterator[bytes | bytearray]:
+    """Yield the entries of a piece in RESP, those of one section at a time. Raises HistoryError.
+
+    ``most``: the number of entries that the caller needs, so that no sections behind them are requested.
+    """
     files, stream = HistoryFiles(piece.url), piece.key.encode()
     decompressor = zstandard.ZstdDecompressor()
-    requests = _requests(files, piece)
+    requests = _requests(files, piece, most)
     with ThreadPoolExecutor(AHEAD, "tidelog-history") as pool:
         reads: deque[tuple[Request, Future[bytes]]] = deque()
         try:
@@ -50,7 +53,8 @@ def read_piece(piece: HistoryPiece) -> Iterator[bytes | bytearray]:
                 content.cancel()
 
 
-def _requests(files: HistoryFiles, piece: HistoryPiece) -> Iterator[Request]:
+def _requests(files: HistoryFiles, piece: HistoryPiece, most: int | None) -> Iterator[Request]:
+    left = most
     for part in piece.parts:
         wanted: list[IndexedSection] = []
         size = 0
@@ -62,6 +66,11 @@ def _requests(files: HistoryFiles, piece: HistoryPiece) -> Iterator[Request]:
                 wanted, size = [], 0
             wanted.append(record)
             size += record.size
+            if left is not None and record.first_id > piece.after:
+                left -= record.entries
+                if left <= 0:
+                    yield part, wanted
+                    return
         if wanted:
             yield part, wanted
 

@@ -10,6 +10,7 @@ from datetime import timedelta
 from functools import cached_property
 from typing import Any, Final, Literal
 
+from tidelog.history import choice
 from tidelog.jobs.code import version_of
 from tidelog.jobs.errors import JobError
 from tidelog.options.start import StartPosition
@@ -44,7 +45,7 @@ class Job:
     snapshot_epochs: int = 1000
     keep: int = 3
     timeout: float = 600.0  # seconds
-    options: dict[str, str] = field(default_factory=dict)  # of Spark, for a frame job
+    options: dict[str, str] = field(default_factory=dict)  # of Spark, for a frame job; of a batch job: history
 
     def __post_init__(self) -> None:
         wrong = self._wrong()
@@ -101,6 +102,9 @@ class Job:
             StartPosition(self.start)
         except ValueError as error:
             return str(error)
+        history = self.options.get("history", choice.AUTO)
+        if self.kind == "batch" and history not in choice.CHOICES:
+            return f"history must be one of {', '.join(choice.CHOICES)}: {history!r}"
         return self._wrong_topics() or (self._wrong_frame() if self.kind == "frame" else self._wrong_source())
 
     def _wrong_topics(self) -> str:
@@ -167,6 +171,7 @@ def job(
     created, whichever comes first. keep: how many snapshots of each partition are retained. timeout: limit of an epoch
     of a batch job, in seconds, including recovery. A longer epoch is cancelled, because it blocks Spark's cores, and
     retried; its recovery continues where it stopped. options: options of Spark's readers and writers, for a frame job.
+    A batch job has the option ``history`` of the reader: ``auto``, ``direct``, or ``server``.
 
     Raises JobError if the declaration is invalid.
     """

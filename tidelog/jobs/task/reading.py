@@ -4,6 +4,8 @@
     read             TRANGE of one input, then TINFO
     reread           TRANGE of a range that was read before, for a replay
 
+Entries that are in history objects are read from there (``direct``).
+
 Rule 1: No entry is missed. ``evicted_to`` of TINFO never decreases: if it is not after the range's start once the range
         has been received, nothing of the range was evicted before. ``reread`` counts instead: the marker contains the
         number of entries. Otherwise InputsLostError is raised.
@@ -29,8 +31,10 @@ from tidelog.client.entries import Entry, Info, StreamId
 from tidelog.client.steps import checked, existing
 from tidelog.codecs import UndecodableError
 from tidelog.codecs.packed import FIELD, Packed
+from tidelog.history import choice
 from tidelog.jobs.errors import InputsLostError
 from tidelog.jobs.replaylog.marker import InputSpan
+from tidelog.jobs.task.direct import InputHistory
 from tidelog.jobs.task.fieldtypes import DATA, FIELDS, ColumnField, as_json, fields_of
 from tidelog.jobs.task.rows import InputRows
 from tidelog.topics import Topic, TopicSettings
@@ -53,7 +57,10 @@ class InputStatus:
 class TaskInput:
     """A stream that a partition of a job reads."""
 
-    def __init__(self, topic: Topic[Any], facts: TopicSettings, partition: int) -> None:
+    def __init__(
+        self, topic: Topic[Any], facts: TopicSettings, partition: int, history: str = choice.AUTO
+    ) -> None:
+        """``history``: see ``tidelog.history.choice``."""
         self.topic = topic
         self.shared = facts.partitions == 1  # every partition of the job reads it completely
         self.partition = 0 if self.shared else partition  # of the topic
@@ -62,6 +69,7 @@ class TaskInput:
         self.fields = fields_of(topic, facts)
         names = [field.name.encode() for field in self.fields] if self.plain else [FIELD.encode()]
         self._wanted = PageContent(tuple(names), ids=True, fields=self.plain and not self.fields)
+        self._history = InputHistory(self.key, history, self._wanted)
         self._row_bytes = 0.0  # average size of the last rows
 
     # -- reading ---------------------------------------------------------------------------------------------
@@ -78,6 +86,16 @@ class TaskInput:
         wanted = min(status.count, most)
         pages: list[Page] = []
         rows, size = 0, 0
+        for page, info in self._history.read(servers, after, status.info.last, status.count, wanted):
+            if (gone := self.lost(after, info)) is not None:
+                raise gone
+            pages.append(page)
+            rows, size = rows + len(page), size + self._size(page)
+            if size >= most_bytes:
+                break
+        if pages:
+            self._row_bytes = max(1.0, size / rows)
+            return self._rows(pages), rows < status.count
         while rows < wanted and size < most_bytes:
             number = int((most_bytes - size) / self._row_bytes) if self._row_bytes else FIRST
             number = max(1, min(wanted - rows, number))
@@ -96,6 +114,9 @@ class TaskInput:
         """Return the rows of a range that was read before. ``lost`` creates the error if some do not exist any more."""
         if not span.rows:
             return self._rows([])
+        pages = [page for page, _ in self._history.read(servers, span.after, span.end, span.rows)]
+        if sum(map(len, pages)) == span.rows:
+            return self._rows(pages)
 
         def once() -> list[Page]:
             wire = servers.leader(self.key)

@@ -31,6 +31,8 @@ from tidelog.client.entries import StreamId
 from tidelog.client.publish import NotReplicatedError, StagedRows, Stager
 from tidelog.client.steps import checked
 from tidelog.codecs import CodecError
+from tidelog.history import choice
+from tidelog.history.errors import HistoryError
 from tidelog.jobs import errors, keys
 from tidelog.jobs.declare import Job
 from tidelog.jobs.errors import JobError, SupersededError, TryAgainError
@@ -80,7 +82,7 @@ def run(plan: TaskPlan) -> TaskResult:
         return _failed(plan, error)
     except (TopicError, CodecError) as error:
         return _failed(plan, JobError(f"{plan.where.target}, partition {plan.partition}: {error}"))
-    except (OSError, ReplyError, StoreError, NotReplicatedError, TryAgainError) as error:
+    except (OSError, ReplyError, HistoryError, StoreError, NotReplicatedError, TryAgainError) as error:
         text = f"{plan.where.target}, partition {plan.partition}, epoch {plan.epoch}: {type(error).__name__}: {error}"
         return TaskResult(plan.partition, failure=TaskFailure("", text))
     finally:
@@ -111,13 +113,13 @@ class TaskTopics:
 @lru_cache(maxsize=4096)
 def _prepared(job: Job, partition: int, texts: tuple[bytes, ...]) -> TaskTopics:
     """Create the TaskTopics from the server's settings. Raises TopicMismatchError if the declaration differs."""
-    topics = [*job.inputs, *job.outputs]
+    topics, history = [*job.inputs, *job.outputs], job.options.get("history", choice.AUTO)
     facts: dict[str, TopicSettings] = {}
     for topic, text in zip(topics, texts, strict=True):
         facts[topic.name] = read_settings(topic.name, text)
         topic.declared.agreed(topic.name, facts[topic.name])
     return TaskTopics(
-        {topic.name: TaskInput(topic, facts[topic.name], partition) for topic in job.inputs},
+        {topic.name: TaskInput(topic, facts[topic.name], partition, history) for topic in job.inputs},
         {topic.name: OutputWriter(TaskOutput.of(topic, facts[topic.name])) for topic in job.outputs},
     )
 
