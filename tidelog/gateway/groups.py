@@ -28,7 +28,7 @@ from tidelog.gateway.parameters import name_in_path
 from tidelog.gateway.reading import send_page
 from tidelog.gateway.site import GatewayCall, json_response
 from tidelog.gateway.tails import BACKOFF
-from tidelog.gateway.users import VERIFIED, result_of
+from tidelog.gateway.users import VERIFIED, replies_of, result_of
 from tidelog.operating.httpaddress import endless
 from tidelog.options.start import EARLIEST
 from tidelog.transport.asyncconnection import AsyncConnection, LostError
@@ -59,7 +59,7 @@ async def read_group(call: GatewayCall, media: str) -> web.Response:
     if not found and (seconds := call.query.get("wait")):
         async with _connected(call) as connection:
             try:
-                reply = await connection.send([_read(call, limit, PAGE, max(1, round(seconds * 1000)))])
+                reply = await replies_of(connection, [_read(call, limit, PAGE, max(1, round(seconds * 1000)))])
             except LostError as error:
                 raise unavailable(str(error)) from None
             found = result_of(reply[0])
@@ -153,7 +153,7 @@ async def _connected(call: GatewayCall) -> AsyncIterator[AsyncConnection]:
 
 async def _sent(connection: AsyncConnection, call: Call[Any]) -> list[Any]:
     try:
-        return await connection.send([call])
+        return await replies_of(connection, [call])
     except LostError as error:
         raise unavailable(str(error)) from None
 
@@ -170,7 +170,7 @@ async def _send(call: GatewayCall, connection: AsyncConnection, writer: EventWri
                 login: list[Call[Any]] = []
                 if monotonic() - verified >= VERIFIED:
                     login, verified = call.user.authentication, monotonic()
-                replies = await opened.send([*login, _read(call, limit, RANGE, round(QUIET * 1000))])
+                replies = await replies_of(opened, [*login, _read(call, limit, RANGE, round(QUIET * 1000))])
                 delays.reset()
             except (LostError, ServerUnavailableError):
                 call.site.waiting.discard(opened)

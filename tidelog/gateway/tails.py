@@ -31,7 +31,7 @@ from tidelog.client.entries import Batch, StreamId
 from tidelog.gateway.errors import ProblemError, ServerUnavailableError, unavailable
 from tidelog.gateway.frames import PART, FrameBatch, frames_of
 from tidelog.gateway.limits import UseLimit
-from tidelog.gateway.users import VERIFIED, GatewayUser, result_of
+from tidelog.gateway.users import VERIFIED, GatewayUser, replies_of, result_of
 from tidelog.operating.errortexts import FailureLog
 from tidelog.operating.tasks import BackgroundTasks
 from tidelog.transport.asyncconnection import AsyncConnection, LostError
@@ -143,7 +143,8 @@ class StreamTail:
 
     async def _read(self, connection: AsyncConnection, delays: Delays) -> None:
         if self.position is None:
-            first: Batch = result_of((await connection.send([calls.tread(self._key, "0", 0, with_info=True)]))[0])
+            info = calls.tread(self._key, "0", 0, with_info=True)
+            first: Batch = result_of((await replies_of(connection, [info]))[0])
             self.position = self.floor = first.info.last if first.info is not None else StreamId(0, 0)
             self._wake_all()
         verified = monotonic()
@@ -154,7 +155,7 @@ class StreamTail:
             login = []
             if monotonic() - verified >= VERIFIED:
                 login, verified = self._user.authentication, monotonic()
-            replies = list(map(result_of, await connection.send([*login, read])))
+            replies = list(map(result_of, await replies_of(connection, [*login, read])))
             delays.reset()
             self._failures.succeeded()
             self._publish(replies[-1])

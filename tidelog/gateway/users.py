@@ -10,6 +10,8 @@ Rule 4: a request has a connection of its own while it is executed, so that an e
         request. A user has at most CONNECTIONS of them for requests; further requests wait.
 Rule 5: calls that can be repeated without effect are repeated for PATIENCE seconds if the leader changes or the server
         does not answer. Other calls are sent once.
+Rule 6: if several groups of a cluster share the slots, a connection is one to each leader that it has used
+        (``routedconnection``). A leader may refuse the login of a user when the first call is sent to it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import hashlib
 import hmac
 import math
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
 from time import monotonic
@@ -33,10 +35,11 @@ from tidelog.gateway.limits import READS, USERS
 from tidelog.operating.loginfailures import FAILURES, WINDOW, LoginFailures
 from tidelog.operating.tasks import BackgroundTasks
 from tidelog.transport.access import Access
-from tidelog.transport.asyncconnection import AsyncConnection, LostError, connect_to_leader, needs_no_password
+from tidelog.transport.asyncconnection import AsyncConnection, LostError, needs_no_password
 from tidelog.transport.backoff import Backoff, Delays
 from tidelog.transport.call import Call, plain
-from tidelog.transport.errors import is_temporary
+from tidelog.transport.errors import is_denied, is_temporary
+from tidelog.transport.routedconnection import connect_to_groups
 
 NAME: Final = "tidelog-gateway"  # of the connections, in CLIENT LIST
 ANSWER_MS: Final = 10_000  # timeout of connecting and of each reply
@@ -86,8 +89,14 @@ class GatewayUser:
                 raise ServerUnavailableError("the server does not answer")
             try:
                 connection = await self.open()
-                if self.name == DEFAULT_USER and self._access.password is not None:
-                    self.open_to_all = await self._needs_no_password()
+                try:
+                    if connection.several_groups:  # no leader may have been sent the password yet
+                        await _logged_in(connection)
+                    if self.name == DEFAULT_USER and self._access.password is not None:
+                        self.open_to_all = await self._needs_no_password()
+                except BaseException:
+                    connection.close()
+                    raise
             except ServerUnavailableError:
                 self._unanswered = monotonic()
                 raise
@@ -101,13 +110,16 @@ class GatewayUser:
         if self.closed:
             raise unavailable("The gateway is closing the connections of this user. Try again.")
         try:
-            return await connect_to_leader(self._access, NAME)
+            return await connect_to_groups(self._access, NAME)
         except redis.ResponseError as error:
             self.verified = -VERIFIED
             if is_temporary(error):
                 raise ServerUnavailableError(str(error)) from None
             raise problem_of(error) from None
         except (OSError, TimeoutError) as error:
+            if is_denied(error):  # the user has no permission to read the map of a cluster
+                self.verified = -VERIFIED
+                raise problem_of(error) from None
             raise ServerUnavailableError(f"no answer from {self._access.places}: {str(error) or 'timeout'}") from None
 
     async def _needs_no_password(self) -> bool:
@@ -125,7 +137,7 @@ class GatewayUser:
         while True:
             try:
                 async with self._connection() as connection:
-                    return await connection.send(calls)
+                    return await replies_of(connection, calls)
             except (LostError, ServerUnavailableError) as error:
                 if monotonic() >= until:
                     raise unavailable(str(error)) from None
@@ -145,12 +157,12 @@ class GatewayUser:
         """Send calls once, as ``repeat`` does. Raises ProblemError: the calls may have been executed."""
         try:
             async with self._connection() as connection:
-                return await connection.send(calls)
+                return await replies_of(connection, calls)
         except ServerUnavailableError as error:
             raise unavailable(str(error)) from None
         except LostError as error:
             if error.refusal:
-                raise unavailable(str(error), str(error).partition(": ")[2].partition(" ")[0]) from None
+                raise unavailable(str(error), _server_text(error).partition(" ")[0]) from None
             raise unavailable(
                 f"{error}. The request may have been executed. With an Idempotency-Key, it can be repeated safely."
             ) from None  # fmt: skip
@@ -279,6 +291,36 @@ def _checked(user: GatewayUser, on_machine: bool) -> GatewayUser:
     if user.open_to_all and not on_machine:
         raise no_password()
     return user
+
+
+async def _logged_in(connection: AsyncConnection) -> None:
+    """Send a call to a leader, so that it has accepted the password. Raises ProblemError, ServerUnavailableError."""
+    try:
+        result_of((await replies_of(connection, [plain("PING")]))[0])
+    except LostError as error:
+        raise ServerUnavailableError(str(error)) from None
+
+
+async def replies_of(connection: AsyncConnection, calls: Sequence[Call[Any]]) -> list[Any]:
+    """Send calls, and return their results, including error replies.
+
+    Raises LostError, and ProblemError if a leader refuses the login, or if the user may not read the map of a cluster.
+    """
+    try:
+        return await connection.send(calls)
+    except LostError as error:
+        text = _server_text(error)
+        if is_denied(text):
+            raise problem_of(redis.ResponseError(text)) from None
+        if connection.advice and text.startswith("MOVED "):
+            raise ProblemError(403, "NOPERM", text) from None
+        raise
+
+
+def _server_text(error: LostError) -> str:
+    """Return the error reply that closed a connection, without the URL of the server before it."""
+    place, colon, text = str(error).partition(": ")
+    return text if colon and "://" in place else str(error)
 
 
 def _used(user: GatewayUser) -> float:

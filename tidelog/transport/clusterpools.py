@@ -22,6 +22,7 @@ from redis.exceptions import NoPermissionError
 from tidelog.transport.access import Access
 from tidelog.transport.call import Call, plain
 from tidelog.transport.cancellation import cancel_and_wait
+from tidelog.transport.errors import message_of
 from tidelog.transport.pools import member_options
 from tidelog.transport.rawcalls import LOST, packed, read_reply, read_reply_async
 from tidelog.transport.routing import Delay, MemberBatch, Reload, Routes, Routing, Send, Step, routed
@@ -360,6 +361,6 @@ def answered(replies: list[Any]) -> list[Any]:
 
 def denied(error: redis.ResponseError) -> redis.ResponseError:
     """Return the error to raise if the map can't be read."""
-    if not isinstance(error, NoPermissionError):
+    if not message_of(error).startswith("NOPERM "):
         return error
-    return NoPermissionError(f"{error}: {_RIGHTS}", status_code=error.status_code)
+    return NoPermissionError(f"{error}: {_RIGHTS}", status_code="NOPERM")

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import hiredis
@@ -202,17 +203,21 @@ class RoutedConnection(AsyncConnection):
         raise failed
 
 
-_routes: dict[tuple[asyncio.AbstractEventLoop, Access], Routes] = {}  # of clusters of several groups
+#: Of clusters of several groups, by the servers, without user and password: all users share them.
+_routes: dict[tuple[asyncio.AbstractEventLoop, Access], Routes] = {}
 
 
 async def connect_to_groups(access: Access, name: str) -> AsyncConnection:
     """Open a connection to the leader, or to the leaders if several groups of a cluster share the slots.
 
     Servers without cluster mode are sent one HELLO more than ``connect_to_leader`` sends. If a cluster of one group
-    gets another one, the connection is closed by the first redirection, and the next one is to all leaders. Raises
-    OSError if no leader answers, redis.ResponseError for a wrong password.
+    gets another one, the connection is closed by the first redirection, and the next one is to all leaders.
+
+    If the map is known, nothing is sent: the connection to each leader is opened, and the user is authenticated, when
+    the first call is sent there. A wrong password then closes the connection, and ``is_denied`` accepts its LostError.
+    Raises OSError if no leader answers, redis.ResponseError for a wrong password.
     """
-    at = asyncio.get_running_loop(), access
+    at = asyncio.get_running_loop(), replace(access, username=None, password=None)
     routes = _routes.get(at)
     if routes is None:
         leader = await connect_to_leader(access, name)
