@@ -68,7 +68,7 @@ def test_calls_have_each_command_and_their_type() -> None:
         "from tidelog.client import Client, DEFAULT_URL, PAGE",
         "from tidelog.testing import Server, running_server",
         "from tidelog.spark import native, register",
-        "import tidelog.cli.program",
+        "import tidelog.cli.program as cli; [cli.main.get_command(None, name) for name in cli.main.modules]",
         "import tidelog.client.publish",
         "import tidelog.spark.options",
     ],

@@ -14,31 +14,17 @@ import click
 import redis
 
 import tidelog
-from tidelog.cli import backups, lines
-from tidelog.cli.app import app_commands
-from tidelog.cli.cluster import cluster_commands
-from tidelog.cli.completion import completion
+from tidelog.cli import lines
 from tidelog.cli.connect import connected, url_option
-from tidelog.cli.console import console
-from tidelog.cli.dlq import dlq
-from tidelog.cli.doctor import doctor
-from tidelog.cli.gateway import gateway
-from tidelog.cli.group import group_commands
-from tidelog.cli.lazygroup import LazyGroup
+from tidelog.cli.lazygroup import LazyCommands, LazyGroup
 from tidelog.cli.load import BadRow, Format, Loader, guess_format, read_rows
-from tidelog.cli.moving import export_command, import_command
 from tidelog.cli.progress import Progress, file_size, is_file
-from tidelog.cli.quickstart import quickstart
 from tidelog.cli.report import print_server, print_stream
-from tidelog.cli.sending import send, sendmany
-from tidelog.cli.sql import sql
-from tidelog.cli.topics import topics
-from tidelog.cli.worker import worker
 from tidelog.client import PAGE, Client
 from tidelog.client.entries import Batch, StreamId
 from tidelog.operating.signals import end_as_first_process
 from tidelog.operating.tables import counted
-from tidelog.operating.terminal import SafeGroup, echo
+from tidelog.operating.terminal import echo
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -47,7 +33,7 @@ POLL = 60_000  # ms that tail waits in one TREAD
 AT_ONCE = 100  # entries that tail reads in one TREAD
 
 
-@click.group(cls=SafeGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=LazyCommands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(tidelog.__version__)
 def main() -> None:
     """Command-line tool for tidelog servers.
@@ -87,14 +73,19 @@ def main() -> None:
     end_as_first_process()
 
 
-for _command in (
-    backups.backup, backups.backups, backups.verify, backups.restore, topics, send, sendmany, dlq, worker, app_commands,
-    import_command, export_command, group_commands, cluster_commands, quickstart, console, gateway, sql, doctor,
-    completion,
+main.modules.update(
+    app="app:app_commands", backup="backups:backup", backups="backups:backups", cluster="cluster:cluster_commands",
+    completion="completion:completion", console="console:console", dlq="dlq:dlq", doctor="doctor:doctor",
+    export="moving:export_command", gateway="gateway:gateway", group="group:group_commands",
+    quickstart="quickstart:quickstart", restore="backups:restore", send="sending:send", sendmany="sending:sendmany",
+    sql="sql:sql", topics="topics:topics", verify="backups:verify", worker="worker:worker",
+    **{"import": "moving:import_command"},
+)  # fmt: skip
+for _group in (
     LazyGroup("jobs", "tidelog.cli.jobs", "jobs_commands", "jobs", "Manage stateful exactly-once jobs on Spark."),
     LazyGroup("flow", "tidelog.cli.flow", "flow_commands", "flows", "Run and control flows of events."),
-):  # fmt: skip
-    main.add_command(_command)
+):
+    main.add_command(_group)
 
 
 @main.command()

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 import tidelog
 from tidelog.cli import machinechecks
 from tidelog.cli.diagnosis import Finding
+from tidelog.cli.doctor import doctor
 from tidelog.cli.machinechecks import compiled_finding, machine_findings
 from tidelog.cli.program import main
 from tidelog.cli.serverchecks import parse_info, server_findings
@@ -233,7 +234,7 @@ def test_no_server(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidelog.cli.doctor.machine_findings", lambda _: [Finding("machine", "ok", "")])
     assert run("--url", url, ok=False)[f"server {url}"].action
     monkeypatch.setattr("tidelog.cli.connect.DEFAULT_URL", url)
-    default = next(each for each in main.commands["doctor"].params if each.name == "url")
+    default = next(each for each in doctor.params if each.name == "url")
     monkeypatch.setattr(default, "default", url)
     assert run(ok=True)[f"server {url}"].status == "unknown"
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -257,9 +258,22 @@ def test_a_server_that_is_not_there() -> None:
     assert "secret" not in result.output
 
 
+def test_a_command_imports_no_other_command() -> None:
+    code = (
+        "import sys; from tidelog.cli.program import main; main(['info', '--help'], standalone_mode=False);"
+        "print(*[name for name in sys.modules if name.startswith('tidelog.')])"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    modules = shown.splitlines()[-1].split()
+    assert "tidelog.cli.report" in modules
+    assert not [name for name in modules if name.startswith(("tidelog.workers", "tidelog.backup", "tidelog.moving"))]
+
+
 def test_help_shows_every_command() -> None:
     text = CliRunner().invoke(main, ["--help"]).output
-    for name in main.commands:
+    names = main.list_commands(click.Context(main))
+    assert {*main.commands, *main.modules} == {*names}
+    for name in names:
         assert f"tidelog {name} " in text
         assert CliRunner().invoke(main, [name, "--help"]).exit_code == 0
 
