@@ -1,7 +1,8 @@
 """Spark scans of copied entries: ``python -m benchmarks.history [--rows N] [--rounds R] [--url URL]``.
 
 Reads a stream of sensor readings from history objects and from the server, alternately, with one Spark task at a time.
-Prints rows per second, rows per second of CPU time of Spark's processes, and the CPU time of the server.
+Prints rows per second, rows per second of CPU time of Spark's processes, and the CPU time of the server
+beyond what it uses when it is idle.
 """
 
 from __future__ import annotations
@@ -88,15 +89,17 @@ def main() -> None:
                 before = time.perf_counter(), tree(os.getpid(), server.pid), precise(server.pid)
                 drain(frame)
                 after = time.perf_counter(), tree(os.getpid(), server.pid), precise(server.pid)
+                time.sleep(after[0] - before[0])
+                idle = precise(server.pid) - after[2]  # in the same time
                 if number:  # the first round warms up
-                    mine.append((after[0] - before[0], after[1] - before[1], after[2] - before[2]))
+                    mine.append((after[0] - before[0], after[1] - before[1], after[2] - before[2] - idle))
         print("| | rows/s | rows per CPU second of Spark | CPU seconds of the server |\n|---|---|---|---|")
         for history, mine in figures.items():
             wall, own, other = (median(figure[at] for figure in mine) for at in range(3))
             print(f"| {history} | {options.rows / wall:,.0f} | {options.rows / own:,.0f} | {other:.4f} |")
-        for what, at in (("wall", 0), ("Spark CPU", 1), ("server CPU", 2)):
+        for what, at in (("seconds", 0), ("CPU seconds of Spark", 1), ("CPU seconds of the server", 2)):
             pairs = zip(figures["server"], figures["direct"], strict=True)
-            print(f"{what}, server / direct: {median(one[at] / other[at] for one, other in pairs):.2f}")
+            print(f"{what}, direct / server: {median(other[at] / one[at] for one, other in pairs):.3f}")
         spark.stop()
 
 

@@ -40,6 +40,15 @@ def test_the_stream_and_its_deleted_entries(tmp_path: Path) -> None:
         assert manifest(client, "c")[b"sid"] == sid
         client("XADD", "a/b", "*", "n", "v")
         assert manifest(client, "a/b")[b"sid"] > sid
+        client("FLUSHALL")
+        client("XADD", "c", "*", "n", "v")
+        assert manifest(client, "c")[b"sid"] > sid + 1
+        sid = manifest(client, "c")[b"sid"]
+        client("FLUSHALL")
+        client("SAVE")
+    with start_in_thread(dir=str(tmp_path)) as server, Raw(server.port) as client:
+        client("XADD", "c", "*", "n", "v")
+        assert manifest(client, "c")[b"sid"] > sid
 
 
 def test_many_deleted_entries_take_several_calls() -> None:

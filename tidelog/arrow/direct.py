@@ -27,7 +27,7 @@ def history_pages(piece: HistoryPiece, wanted: PageContent, size: int, most: int
     made = gather(wanted)
     received, left = 0, piece.entries if most is None else most
     for data in read_piece(piece, most):
-        made.feed(bytes(data))
+        made.feed(data)  # type: ignore[arg-type]  # both builders accept any buffer
         received += len(data)
         while (there := made.parse(min(size, left))) and (there == min(size, left) or received > PAGE_BYTES):
             yield made.page()

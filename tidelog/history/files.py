@@ -43,7 +43,8 @@ class HistoryFiles:
         try:
             if self._bucket is None:
                 return os.listdir(Path(self._top) / folder) if Path(self._top).is_dir() else self._unmounted()
-            found = self._bucket.ls(f"{self._top}/{folder}", detail=False, refresh=True)
+            self._bucket.invalidate_cache()  # another process writes the files
+            found = self._bucket.ls(f"{self._top}/{folder}", detail=False)
             return [name.rstrip("/").rpartition("/")[2] for name in found]
         except FileNotFoundError:
             return []

@@ -56,7 +56,24 @@ def placed(offsets: Offsets, pieces: list[tuple[OffsetRange, int]]) -> list[tupl
         made += [(part, part.entries) for part in parts]
         if piece.end < span.end:
             made.append((OffsetRange(span.key, piece.end, span.end), -1))
-    return made
+    return offsets.counted(made) if histories else made
+
+
+def tasks_of(source: ReadOptions, pieces: list[tuple[Piece, int]]) -> list[list[Piece]]:
+    """Return the pieces of each task: one, or the end of the objects with a few entries that follow at the server.
+
+    A topic with many partitions would otherwise have twice as many tasks.
+    """
+    tasks: list[list[Piece]] = []
+    limited = source.min_partitions is not None or source.max_records is not None
+    for piece, number in pieces:
+        before = tasks[-1][-1] if tasks else None
+        follows = isinstance(before, HistoryPiece) and (before.key, before.end) == (piece.key, piece.after)
+        if follows and isinstance(piece, OffsetRange) and not limited and 0 <= number < choice.FEWEST:
+            tasks[-1].append(piece)
+        else:
+            tasks.append([piece])
+    return tasks
 
 
 def read_pages_of(

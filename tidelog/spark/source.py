@@ -32,7 +32,7 @@ from pyspark.sql.types import StructType
 from tidelog.arrow.columns import BATCH_ROWS, Columns
 from tidelog.client.entries import StreamId
 from tidelog.spark.columns import DEFAULT_SCHEMA, TOPIC_SCHEMA, columns_of
-from tidelog.spark.direct import placed, read_pages_of
+from tidelog.spark.direct import placed, read_pages_of, tasks_of
 from tidelog.spark.filters import Narrowed, narrowed
 from tidelog.spark.offsets import ZERO, DataLossError, Ids, OffsetRange, Offsets, data_loss
 from tidelog.spark.options import ReadOptions, for_sink, for_source, is_source
@@ -92,7 +92,7 @@ def planned(offsets: Offsets, made: Columns, spans: list[OffsetRange]) -> list[R
     if len(pieces) > source.max_partitions:
         groups = grouped(offsets.counted(pieces), source.max_partitions, source.max_records)
     else:
-        groups = [[span] for span, _ in pieces]
+        groups = tasks_of(source, pieces)
     places = replicas or ("",)
     return [Ranges(tuple(group), places[number % len(places)]) for number, group in enumerate(groups)]
 
