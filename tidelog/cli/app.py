@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import click
 
-from tidelog.cli.connect import choose, connected, driving, reported, url_option
+from tidelog.cli.connect import Drive, choose, connected, driving, reported, url_option
 from tidelog.cli.lines import printable
 from tidelog.cli.modules import Declaration, processors_option
 from tidelog.cli.progress import Progress
 from tidelog.cli.resetting import Cells, print_resets, reset_options
 from tidelog.cli.status import print_status, to_json
-from tidelog.client.steps import Steps
 from tidelog.operating.tables import counted
 from tidelog.operating.terminal import echo
 from tidelog.operating.watch import StatusOptions, show_rates, status_options
@@ -27,7 +25,7 @@ from tidelog.workers.operate.control import ResetResult
 from tidelog.workers.operate.deletion import AppState
 from tidelog.workers.operate.status import AppStatus, read_status
 
-Ask = Callable[[Steps[Any]], Any]
+Ask = Drive
 
 
 @click.group("app")
@@ -118,7 +116,7 @@ def reset(
         if not yes:
             where = "all partitions" if partition is None else f"partition {partition}"
             click.confirm(f"Reset {processor} of {app.name} to {to}, in {where}?", abort=True)
-        moved = ask(control.reset(app, processor, to, partition, force))
+        moved = ask(control.reset(app, processor, to, partition, force), alone=True)
         if yes:
             _print_reset(moved)
         echo(f"{processor}: {counted(len(moved), 'partition')} reset")

@@ -12,12 +12,15 @@ import redis
 from click.core import ParameterSource
 
 from tidelog.client import DEFAULT_URL, Client
+from tidelog.client.alone import run_alone
 from tidelog.client.steps import Steps, drive
 from tidelog.transport.access import Access, without_credentials
 from tidelog.transport.errors import ReplyError, is_denied, is_temporary, message_of
+from tidelog.transport.groupleaders import redis_errors
 from tidelog.transport.leader import LeaderConnection
 
 F = TypeVar("F", bound=Callable[..., Any])
+Drive = Callable[..., Any]  # an operation, and whether it is driven alone; see ``driving``
 ANSWER_MS: Final = 10_000  # timeout of connecting and of each reply
 
 
@@ -90,15 +93,23 @@ def connected(where: str | Access) -> Iterator[Client]:
 @contextmanager
 def driving(
     access: Access, name: str, refusals: tuple[type[Exception], ...], block_ms: int = 0
-) -> Iterator[Callable[[Steps[Any]], Any]]:
+) -> Iterator[Drive]:
     """Yield a function that drives operations on the leader. Errors, and ``refusals``, become messages of the CLI.
 
-    name: of the connection. block_ms: how long a call may wait on the server.
+    name: of the connection. block_ms: how long a call may wait on the server. Operations with WATCH are driven with
+    ``alone=True``, on a connection of their own: in a cluster of several groups, each request has another one.
     """
     quick = access.single_attempt(ANSWER_MS)
     servers = LeaderConnection(replace(quick, read_ms=quick.read_ms + block_ms), name)
     try:
-        yield lambda steps: drive(lambda calls: servers.ask(*calls), steps)
+
+        def ask(steps: Steps[Any], alone: bool = False) -> Any:
+            if not alone:
+                return drive(lambda calls: servers.ask(*calls), steps)
+            with redis_errors(), Client(quick, client_name=name) as client:
+                return run_alone(client, steps)
+
+        yield ask
     except refusals as error:
         raise click.ClickException(str(error)) from None
     except ReplyError as error:

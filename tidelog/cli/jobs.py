@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import click
 
-from tidelog.cli.connect import driving, reported, url_option
+from tidelog.cli.connect import Drive, driving, reported, url_option
 from tidelog.cli.engine import check_extra, engine
 from tidelog.cli.jobstatus import print_job, print_jobs
 from tidelog.cli.progress import Progress
@@ -36,7 +36,7 @@ from tidelog.options.start import StartPosition
 from tidelog.transport.access import Access
 from tidelog.transport.call import Call
 
-Ask = Callable[[Steps[Any]], Any]
+Ask = Drive
 POLL_MS: Final = 5_000  # timeout of one TREAD of events
 LEAVING: Final = 60.0  # seconds within which a removed job must end
 
@@ -284,7 +284,7 @@ def asking(url: str, block_ms: int = 0) -> Iterator[Ask]:
 
 def _change(ask: Ask, decide: Decide) -> tuple[JobRegistry, RegistryChange | None]:
     by = f"{getpass.getuser()}@{socket.gethostname()}"
-    done: tuple[JobRegistry, RegistryChange | None] = ask(registry.change(decide, by))
+    done: tuple[JobRegistry, RegistryChange | None] = ask(registry.change(decide, by), alone=True)
     return done
 
 

@@ -1,5 +1,7 @@
 """Runs an operation on its own connection, which WATCH and a MULTI in several steps require.
 
+The connection is never replaced between WATCH and EXEC: if it is lost, the operation ends with an error.
+
 In a cluster of several groups, WATCH, MULTI to EXEC, and UNWATCH are sent over a connection to the leader of the key
 that is watched, and all other calls to the leaders of their keys. A redirection of a transaction means that it has
 moved: the result of EXEC is then null, as after a change of the key, and the operation begins again.
@@ -40,14 +42,19 @@ class _Connection:
         self._client = client
         self._pool: Any = None
         self._connection: Any = None
+        self._socket: Any = None  # of the connection: redis-py would replace a closed one without a word
 
     def send(self, calls: Sequence[Call[Any]]) -> list[Any]:
         sent = list(filter(is_sent, calls))
         if self._connection is None:
             self._pool = self._client.pool_of(sent)
             self._connection = self._pool.get_connection()
+            self._socket = self._connection._sock
         connection = self._connection
-        connection.send_packed_command([packed(connection, call.args, {"packed": call.packed}) for call in sent])
+        if connection._sock is not self._socket:  # a WATCH on it would be lost, and EXEC would be executed
+            raise redis.ConnectionError("the connection was lost, so the operation has ended: run it again")
+        words = [packed(connection, call.args, {"packed": call.packed}) for call in sent]
+        connection.send_packed_command(words, check_health=False)  # after a failed check, it would connect again
         return read_all(tuple(calls), [_reply(connection) for _ in sent], raise_on_error=False)
 
     def is_to(self, pool: Any) -> bool:
@@ -58,7 +65,7 @@ class _Connection:
         if self._connection is not None:
             self._connection.disconnect()
             self._pool.release(self._connection)
-            self._connection = None
+            self._connection = self._socket = None
 
 
 class _InCluster:

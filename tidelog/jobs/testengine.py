@@ -26,6 +26,9 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from tidelog.client import Client
+from tidelog.client.alone import run_alone
+from tidelog.client.steps import run
 from tidelog.jobs.declare import Job
 from tidelog.jobs.engine.connection import EngineConnection
 from tidelog.jobs.errors import JobError
@@ -161,11 +164,12 @@ def running_engine(
 
 
 def _add(server: Server, jobs: Sequence[Job | str], store: str) -> None:
-    with closing(EngineConnection(Access.of(server.url), "tidelog-jobs-test")) as line:
+    with Client(server.url) as client:
         for each in jobs:
             target = each if isinstance(each, str) else _target(each)
             job = load(target) if isinstance(each, str) else each
-            line.drive(registry.change(registry.add(line.drive(targets.describe(job, target, store))), "a test"))
+            spec = run(client, targets.describe(job, target, store))
+            run_alone(client, registry.change(registry.add(spec), "a test"))
 
 
 def _target(job: Job) -> str:

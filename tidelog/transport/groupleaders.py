@@ -37,7 +37,7 @@ class GroupLeaders:
 
     def read_map(self) -> int:
         """Read the map, and return how many groups have slots. Raises OSError, ReplyError."""
-        with _errors():
+        with redis_errors():
             self._pools.reload()
         return len(self._pools.routes.leaders)
 
@@ -47,11 +47,13 @@ class GroupLeaders:
         ``asked``: a member that has already sent ``replies`` to the calls. Only redirected calls are sent then.
         """
         sent = list(filter(is_sent, calls))
+        if sent and sent[0].args[0] == "WATCH":
+            raise TypeError("WATCH needs run_alone: the next request may use another connection")
         answered = None
         if asked is not None:
             address = self._access.address(asked.url)
             answered = MemberAddress(address.host, address.port), [reply_error(reply) for reply in replies]
-        with _errors():
+        with redis_errors():
             found = self._pools.send(sent, answered)
         for reply in found:
             if isinstance(reply, LOST):
@@ -66,7 +68,7 @@ class GroupLeaders:
         routes = self._pools.routes
         if routes.stale:
             self.read_map()
-        with _errors():
+        with redis_errors():
             member = routes.owner(key)
         return self._connection(member)
 
@@ -100,7 +102,8 @@ class GroupLeaders:
 
 
 @contextmanager
-def _errors() -> Iterator[None]:
+def redis_errors() -> Iterator[None]:
+    """Convert the errors of redis-py to those of a ``BlockingConnection``."""
     try:
         yield
     except redis.ResponseError as error:
