@@ -52,6 +52,7 @@
     table           rows of figures, printed and stored
     targets         the required ratio of each row: a floor and a goal
     turns           ``python -m benchmarks.turns``: how long one command blocks the event loop
+    varied          appends of varied JSON, from many connections
     xstreams        Redis's own stream commands: appends, ranges, groups, deletions
     workers/        ``python -m benchmarks.workers``: events per second of one worker
 """

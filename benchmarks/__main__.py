@@ -75,9 +75,10 @@ replication   a separate program: lag and cost of replicas, copies, failover; se
 An installed tidelog is measured if there is one, otherwise the checkout; the first lines say which, and whether it is
 compiled. scripts/bench installs the checkout, compiled if possible, and measures this installation.
 
-The servers run on one core, the load on another. Rounds alternate (A B A B), and the first one does not count. Figures
-are medians (min-max). A ratio above 1 means that tidelog is better, also if less is better. The last column shows the
-floor and the goal of the row, and whether it meets them. benchmarks/README.md describes the method.
+The servers run on one core, the load on another. With --unpinned, servers may use two cores, and rates show what they
+gain from the second one. Rounds alternate (A B A B), and the first one does not count. Figures are medians (min-max).
+A ratio above 1 means that tidelog is better, also if less is better. The last column shows the floor and the goal of
+the row, and whether it meets them. benchmarks/README.md describes the method.
 
 \b
 Examples:
@@ -86,6 +87,7 @@ Examples:
   scripts/bench restart --size 1M,10M
   scripts/bench range --json range.json --plot range.svg
   scripts/bench cpu --only "PING|GET"                 CPU time of the server, not rates
+  scripts/bench cpu --unpinned --only JSON            two cores for each server
   scripts/bench append --also compiled="/other/.venv/bin/tidelog-server"
   scripts/bench cpu --peer redis=/other/redis-server --peer valkey=/other/valkey-server
 """
@@ -113,12 +115,13 @@ Examples:
 )
 @click.option("--no-peer", is_flag=True, help="Measure tidelog only.")
 @click.option("--nats", is_flag=True, help="Workload cpu: publish, compared with nats-server and JetStream.")
+@click.option("--unpinned", is_flag=True, help="Servers may use two cores; without it, one core.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the figures there.")
 @click.option("--plot", "plot_file", type=click.Path(dir_okay=False, path_type=Path), help="Draw ratios (.svg, .png).")
 def main(
     names: tuple[str, ...], list_only: bool, quick: bool, only: str | None, runs: int | None,
     requests: tuple[int, ...] | None, size: tuple[int, ...] | None, tidelog: str | None,
-    also: tuple[tuple[str, str], ...], peers: tuple[tuple[str, str], ...], no_peer: bool, nats: bool,
+    also: tuple[tuple[str, str], ...], peers: tuple[tuple[str, str], ...], no_peer: bool, nats: bool, unpinned: bool,
     json_file: Path | None, plot_file: Path | None,
 ) -> None:  # fmt: skip
     if list_only:
@@ -146,8 +149,10 @@ def main(
         says["nats"] = {"nats_version": jetstream.version(nats_binary)}
     table = Table(columns)
     bench = Bench(installed, table, runs or (1 if quick else 3), quick=quick, nats=nats, only=pattern)
+    bench.unpinned = unpinned
+    mode = "two cores for each server" if unpinned else "one core for each server"
     click.echo(facts.summary(machine, says))
-    click.echo(f"{bench.runs} runs, medians (min-max); above 1 is better\n\n{table.head()}")
+    click.echo(f"{mode}; {bench.runs} runs, medians (min-max); above 1 is better\n\n{table.head()}")
 
     disturbed: dict[str, float] = {}
     try:
@@ -155,6 +160,7 @@ def main(
     finally:  # figures that were measured before an interruption are stored
         if json_file is not None:
             kept = {"machine": machine, "servers": says, "names": table.names, "runs": bench.runs, "quick": quick}
+            kept |= {"mode": mode}
             kept |= {"others": disturbed, "rows": table.rows}
             json_file.write_text(json.dumps(kept, indent=1) + "\n")
 

@@ -1,8 +1,8 @@
 """The server's CPU time per command, compared with Redis: rates hide it on a machine that other programs use.
 
-redis-benchmark sends a fixed number of commands; what the server's process spends until it is quiet again is divided
-by them. So the journal's thread, checkpoints and a rewrite of the AOF are paid by the commands that caused them. Rows
-that are rates (cold ranges, groups) tell the CPU beneath.
+redis-benchmark, or ``varied``, sends a fixed number of commands; what the server's process spends until it is quiet
+again is divided by them. So the journal's thread, checkpoints and a rewrite of the AOF are paid by the commands that
+caused them. Rows that are rates (cold ranges, groups) tell the CPU beneath.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from benchmarks.ranges import COLD, cached, range_requests
 from benchmarks.registry import Bench, workload
 from benchmarks.servers import Peer
 from benchmarks.table import Figures
+from benchmarks.varied import play_json
 
 CLIENTS = 50
 PIPELINES = (1, 16)
@@ -48,6 +49,7 @@ class Case:
     pipelines: tuple[int, ...] = PIPELINES
     clients: int = CLIENTS
     payload: int = 0  # bytes, where they limit the number of commands
+    json: bool = False  # ``payload`` bytes of varied JSON are appended, without ``words``
     random: bool = False  # whether it takes one of ``size`` keys
 
     def row(self, pipeline: int) -> str:
@@ -68,11 +70,16 @@ def _strings() -> list[Case]:
         with peer.client() as client:
             client.set("string", "xxx")
 
+    def an_old_string(peer: Peer, size: int) -> None:
+        strings(peer, size)
+        a_string(peer, size)
+
     return [
         Case("PING", lambda *_: ["PING"]),
         Case("SET", lambda *_: ["SET", "string", "xxx"]),
         Case("GET", lambda *_: ["GET", "string"], a_string),
         Case("INCR", lambda *_: ["INCR", "number"], a_number),
+        Case("GET, old keyspace", lambda *_: ["GET", "string"], an_old_string),
         Case("SET, random keys", lambda *_: ["SET", ANY, "xxx"], strings, random=True),
         Case("GET, random keys", lambda *_: ["GET", ANY], strings, random=True),
         Case("INCR, random keys", lambda *_: ["INCR", ANY], strings, random=True),
@@ -100,6 +107,9 @@ def _appends(name: str, size: int) -> list[Case]:
         Case(f"{name} and evict", limited, lambda peer, _: fill(peer, LIMIT)),
         Case(f"{name}, 1 KB", large(1000), payload=1000),
         Case(f"{name}, 10 KB", large(10_000), payload=10_000),
+        Case(f"{name} JSON, 1 KB", one, payload=1000, json=True),
+        Case(f"{name} JSON, 10 KB", one, payload=10_000, json=True),
+        Case(f"{name}, old keyspace", one, strings),
         Case(f"{name}, 1 client", one, pipelines=(1,), clients=1),
     ]
 
@@ -108,10 +118,13 @@ def _reads() -> list[Case]:
     def newest(peer: Peer, _: int) -> list[str]:
         return [range_word(peer).replace("RANGE", "REVRANGE"), "s", "+", "-", "COUNT", "10"]
 
-    def oldest(peer: Peer, _: int) -> list[str]:
-        return [range_word(peer), "s", "-", "+", "COUNT", "10"]
+    def oldest(count: int) -> Callable[[Peer, int], list[str]]:
+        return lambda peer, _: [range_word(peer), "s", "-", "+", "COUNT", str(count)]
 
-    return [Case("newest 10", newest, filled), Case("oldest 10", oldest, filled)]
+    return [
+        Case("newest 10", newest, filled), Case("oldest 10", oldest(10), filled),
+        Case("oldest 100", oldest(100), filled),
+    ]  # fmt: skip
 
 
 def filled(peer: Peer, size: int) -> None:
@@ -180,7 +193,10 @@ def measured(bench: Bench, case: Case, x: bool) -> None:
                 count = case.requests(bench.requests, pipeline)
                 words, keys = case.words(peer, run), size if case.random else 0
                 meter = Meter(peer.pid)
-                rate = redis_benchmark(peer.port, words, count, case.clients, pipeline, keys)
+                if case.json:
+                    rate = play_json(peer, f"s{run}", case.payload, count, case.clients, pipeline)
+                else:
+                    rate = redis_benchmark(peer.port, words, count, case.clients, pipeline, keys)
                 spent = each(meter, count_of(count, case.clients, pipeline), bench.quick)
                 if run:
                     costs.setdefault(peer.name, []).append(Cost(spent, rate))

@@ -49,6 +49,7 @@ class Bench:
     requests: int = 200_000  # unpipelined ones of 50 clients, a run; other cases take a multiple
     sizes: Sequence[int] = (1_000_000,)  # entries in the stream
     quick: bool = False
+    unpinned: bool = False  # servers may use two cores
     nats: bool = False  # beside nats-server, too: rows of ``cpu``
     only: re.Pattern[str] | None = None
     begun: set[str] = field(default_factory=set)  # titles of all rows that there could be
@@ -70,7 +71,7 @@ class Bench:
     @contextlib.contextmanager
     def stopped(self, fsync: str = "everysec") -> Iterator[list[Peer]]:
         """All servers, not started."""
-        with peers_of(self.installed, fsync) as peers:
+        with peers_of(self.installed, fsync, self.unpinned) as peers:
             yield peers
 
     def interleave(

@@ -1,6 +1,7 @@
 """The servers under measurement, as processes on free ports with empty directories.
 
-Rule 1: servers run on the first core, the load on the last; where there is one core only, nothing is pinned.
+Rule 1: servers run on the first core, the load on the last; where there is one core only, nothing is pinned. With
+``--unpinned``, servers may use the first two cores. On a machine with two cores, the load shares the second one.
 Rule 2: a server is started with an environment and a folder of its own, so another installation (``--tidelog``) never
 imports what is measured here by accident.
 """
@@ -72,8 +73,9 @@ class Peer:
 
     def __init__(
         self, name: str, command: Sequence[str], directory: Path, fsync: str, core: int | None,
-        redis: bool | None = None, ours: bool = True,
+        redis: bool | None = None, ours: bool = True, cores: frozenset[int] = frozenset(),
     ) -> None:  # fmt: skip
+        """``core``: where the server runs; None: anywhere, or on ``cores`` if there are any."""
         self.name = name
         self.ours = ours
         self.redis = name == "redis" if redis is None else redis
@@ -81,7 +83,7 @@ class Peer:
         self.command = list(command)
         self.directory = directory
         self.fsync = fsync
-        self.core = core
+        self.cores = cores if core is None else frozenset({core})
         self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -95,8 +97,8 @@ class Peer:
             [*self.command, *options, *more], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=self.directory,
             env=environment(self.ours),
         )  # fmt: skip
-        if self.core is not None:
-            os.sched_setaffinity(self.process.pid, {self.core})
+        if self.cores:
+            os.sched_setaffinity(self.process.pid, self.cores)
         while time.perf_counter() - began < PATIENCE:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), PATIENCE) as sock:
                 sock.sendall(b"PING\r\n")
@@ -179,16 +181,20 @@ class Peer:
 
 
 @contextlib.contextmanager
-def peers_of(installed: Sequence[Installation], fsync: str) -> Iterator[list[Peer]]:
-    """The servers (not started), pinned to the first core where there are several; gone with their data at the end."""
-    core = min(CORES) if len(CORES) > 1 else None
+def peers_of(installed: Sequence[Installation], fsync: str, unpinned: bool = False) -> Iterator[list[Peer]]:
+    """The servers (not started), pinned to the first core where there are several; gone with their data at the end.
+
+    ``unpinned``: they may use two cores.
+    """
+    core = min(CORES) if len(CORES) > 1 and not unpinned else None
+    cores = frozenset(sorted(CORES)[:2]) if unpinned else frozenset[int]()
     with tempfile.TemporaryDirectory(prefix="tidelog-bench-") as top:
         made = []
         for installation in installed:
             directory = Path(top) / installation.name
             directory.mkdir()
             name, command, is_redis, ours = installation
-            made.append(Peer(name, command, directory, fsync, core, is_redis, ours))
+            made.append(Peer(name, command, directory, fsync, core, is_redis, ours, cores))
         try:
             yield made
         finally:
