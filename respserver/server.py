@@ -39,6 +39,7 @@ from respserver.execution.slices import Slicing
 from respserver.execution.transactions import Transactions
 from respserver.maintenance.checkpoints import Checkpoints
 from respserver.maintenance.scrubbing import Scrubbing
+from respserver.maintenance.sealing import AT_ONCE, Sealing
 from respserver.metrics.exporter import MetricsExporter
 from respserver.observe.logs import Logger
 from respserver.observe.slowlog import Timings
@@ -158,7 +159,10 @@ class RespServer:
         self.scrubbing = Scrubbing(parts, self.roles, checkpoint=lambda: self.checkpoints.make_room())
         if config.group:
             self._build_group(parts, coordination)
-        self.checkpoints = Checkpoints(parts, retain=self.replicas.moved_on, ended=self.blocking.acknowledged)
+        self.sealing, self.checkpoints = (
+            Sealing(parts),
+            Checkpoints(parts, retain=self.replicas.moved_on, ended=self.blocking.acknowledged),
+        )
         self._build_reports(parts)
         self._build_connections(parts)
         self.clients.on_leave += [self.pubsub.drop, self._unwatch, self.monitors.remove, self.tracking.disable]
@@ -321,6 +325,8 @@ class RespServer:
         if self.memory.limit:
             self.memory.check()
         ticks.release()
+        if ks.pool.drafted >= AT_ONCE:
+            self.sealing.begin()
         if self.blocking.count:
             self._schedule_wake()
         if len(ks.due):
@@ -429,6 +435,7 @@ class RespServer:
         self.counters.sample(mono)
         self._forget_excess()
         self._admission.on_time(now, mono)
+        self.sealing.begin()
         self.checkpoints.on_time(mono)
         self.scrubbing.on_time(now)
         self.tiering.on_time()
@@ -469,6 +476,7 @@ class RespServer:
         """
         await self.scrubbing.finish()
         await self.checkpoints.finish()
+        await self.sealing.finish()
         await self.replicas.finish()
         old = self.data.ks
         self.ticks.drop_stalled()
@@ -542,6 +550,7 @@ class RespServer:
         await self.scrubbing.finish()
         self.on_stage("a checkpoint", None)
         await self.checkpoints.finish()
+        await self.sealing.finish()
         if self.ticks.stalled:
             self.ticks.retry()
         self.tick()

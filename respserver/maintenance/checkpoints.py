@@ -23,7 +23,6 @@ PART = 64  # keys that are captured or freed in one turn of the loop, which take
 REST_MS = 2000  # between two returns of memory, because a busy server soon needs freed memory again
 NEGLIGIBLE = 64 << 10  # bytes of the log for which recent() does not run a checkpoint
 PATIENCE = 3.0  # seconds that recent() waits, because a replica expects an answer
-DRAFTS = 32 << 20  # a checkpoint starts when drafts take this many bytes of memory
 
 
 class Checkpoints(ServerPart):
@@ -237,7 +236,7 @@ class Checkpoints(ServerPart):
 
     def _due(self, mono: int) -> bool:
         ks, disk = self._data.ks, self._data.disk
-        if self._wanted or self._rewrite_wanted or ks.pool.drafted > DRAFTS:
+        if self._wanted or self._rewrite_wanted:
             return True
         if disk.wants_checkpoint(len(ks.changes.streams)):
             return True

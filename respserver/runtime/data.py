@@ -20,7 +20,7 @@ from respserver.runtime.clock import Clock
 from storage.keyspace import events
 from storage.keyspace.keyspace import Keyspace
 from storage.nodes.cache import NodeCache
-from storage.nodes.pool import NodePool
+from storage.nodes.pool import NodePool, most_drafted
 from storage.streams.retention import RetentionPolicy
 from storage.streams.stream import Stream
 
@@ -176,4 +176,5 @@ def empty_keyspace(disk: Log, config: Config) -> Keyspace:
 
 def _configure_nodes(ks: Keyspace, config: Config) -> None:
     ks.pool.idmp_ms, ks.pool.idmp_most = config.stream_idmp_duration * 1000, config.stream_idmp_maxsize
+    ks.pool.most_drafted = most_drafted(config.maxmemory)
     ks.pool.max_entries, ks.pool.max_bytes = config.stream_node_max_entries, config.stream_node_max_bytes

@@ -661,6 +661,7 @@ class Keyspace(KeyTable):
         self.string_bytes = self.stream_keys = self.group_bytes = self.expiring_names = 0
         self.pool.dropped += self.pool.unstored
         self.pool.bytes = self.pool.unstored = self.pool.ahead = 0
+        self.pool.drop_drafts()
         self.uncounted.clear()
         if self.tracked:
             self.events.append((events.FLUSHED, b""))
@@ -736,7 +737,6 @@ class Keyspace(KeyTable):
     # -- checkpoints -----------------------------------------------------------------------------------------
     def begin_capture(self) -> Capture:
         """Begin a capture of all changes since the last one; ``changes.more()`` completes it."""
-        self.pool.drafted = 0
         return self.changes.begin(self.next_sid, self.away, self.imports)
 
     # -- start-up --------------------------------------------------------------------------------------------

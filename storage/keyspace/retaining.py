@@ -9,6 +9,7 @@ those of large entries do not take much more memory than their policy retains.
 Rule 3: one check evicts at most NODES nodes. Dropping a node takes 1 to 2 microseconds.
 Rule 4: if GROUPS retains entries beyond the limits, the policy is checked again after HELD_MS, because acknowledgements
 do not cause a check. Appends then cause one only if they can exceed LIMIT.
+Rule 5: a stream with a BYTES limit is checked again after LATER_MS if its last full node is not compressed yet.
 """
 
 from __future__ import annotations
@@ -134,7 +135,13 @@ def _arm(ks: Keyspace, key: bytes, stream: Stream, policy: RetentionPolicy, now:
         return
     if held:
         ks.timers.arm(timers.RETENTION, key, b"", now + HELD_MS)
-    elif policy.age_ms:
+        return
+    due: list[int] = []
+    if policy.age_ms:
         oldest = stream.first_id() if policy.exact else stream.head_until()
         least = LATER_MS if policy.exact else LEAST_MS
-        ks.timers.arm(timers.RETENTION, key, b"", max((oldest >> 64) + policy.age_ms, now + least))
+        due.append(max((oldest >> 64) + policy.age_ms, now + least))
+    if policy.size and stream.has_draft:
+        due.append(now + LATER_MS)
+    if due:
+        ks.timers.arm(timers.RETENTION, key, b"", min(due))

@@ -142,7 +142,6 @@ def _adopt(stream: Stream, ms: int, seq: int, content: StagedContent) -> None:
     for draft in content.drafts:
         draft.set_first_id(ms, seq)
         stream.adopt(draft, ms, seq)
-        stream.pool.drafted += draft.size
         seq += len(draft)
 
 

@@ -91,14 +91,17 @@ static uint64_t field(const Rows *rows, uint64_t bit, int bits)
 
 /* -- a blob's parts ---------------------------------------------------------------------------------------------- */
 
+/* Set CorruptError. The caller may have released the GIL. */
 static int bad(const char *why)
 {
+    PyGILState_STATE state = PyGILState_Ensure();
     PyObject *errors = PyImport_ImportModule("resp.errors");
     PyObject *damaged = errors == NULL ? NULL : PyObject_GetAttrString(errors, "CorruptError");
     if (damaged != NULL)
         PyErr_Format(damaged, "a coded node %s", why);
     Py_XDECREF(damaged);
     Py_XDECREF(errors);
+    PyGILState_Release(state);
     return -1;
 }
 

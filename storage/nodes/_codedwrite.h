@@ -13,6 +13,7 @@
 #define LONGEST_ENTRY 1024
 #define LONG_ENTRY 120     /* of longer ones the first PROBED are looked at before the others: few are to be coded */
 #define PROBED 48
+#define WITHOUT_GIL 8192   /* bytes of wire from which on releasing the GIL takes much less time than encoding */
 
 /* -- an entry's values --------------------------------------------------------------------------------------------- */
 
@@ -58,7 +59,7 @@ static int cut(const uint8_t *wire, uint32_t size, const uint8_t *ends, uint32_t
             columns = words;
             if (columns < 1 || columns > MOST_COLUMNS)
                 return 0;
-            *cells = cell = PyMem_Malloc((size_t)count * (size_t)columns * sizeof(Cell));
+            *cells = cell = PyMem_RawMalloc((size_t)count * (size_t)columns * sizeof(Cell));
             if (cell == NULL)
                 return 0;
         }
@@ -243,7 +244,7 @@ static int is_promising(const uint8_t *wire, uint32_t size, const uint8_t *ends,
         Plan plan = {0};
         fit = plan_column(wire, cells + i, PROBED, columns, &plan, codes);
     }
-    PyMem_Free(cells);
+    PyMem_RawFree(cells);
     return fit;
 }
 
@@ -344,44 +345,42 @@ static void put_rows(
     }
 }
 
-/* Return whether decoding the blob returns the same wire form (Rule 1) and ends; -1 if memory runs out. */
+/* Return whether decoding the blob returns the same wire form (Rule 1) and ends, with an error that says why if it is
+damaged; -1 if memory runs out. */
 static int is_faithful(const uint8_t *blob, Py_ssize_t size, const Py_buffer *wire, const Py_buffer *ends)
 {
     Rows rows;
-    if (opened(&rows, blob, size) < 0) {
-        PyErr_Clear();
+    if (opened(&rows, blob, size) < 0)
         return 0;
-    }
-    uint8_t *copy = PyMem_Malloc((size_t)wire->len + rows.longest);
-    uint32_t *places = PyMem_Malloc((size_t)ends->len);
+    uint8_t *copy = PyMem_RawMalloc((size_t)wire->len + rows.longest);
+    uint32_t *places = PyMem_RawMalloc((size_t)ends->len);
     int same = -1;
     if (copy != NULL && places != NULL) {
         int64_t made = put_entries(&rows, 0, rows.count, copy, (uint64_t)wire->len, places);
-        PyErr_Clear();
         same = made == wire->len && !memcmp(copy, wire->buf, (size_t)wire->len) &&
                !memcmp(places, ends->buf, (size_t)ends->len);
     }
-    PyMem_Free(copy);
-    PyMem_Free(places);
+    PyMem_RawFree(copy);
+    PyMem_RawFree(places);
     return same;
 }
 
-static PyObject *made(
+/* Write a blob into new memory, `*blob` of `*size` bytes. Return as is_faithful() does. */
+static int made(
     const Py_buffer *wire, const Py_buffer *ends, Ids *ids, const Plan *plan, int columns, const uint64_t *codes,
-    uint32_t count
+    uint32_t count, uint8_t **blob, uint64_t *size
 )
 {
-    uint64_t row_bits = (uint64_t)(ids->ms_bits + ids->seq_bits), size = BODY + HEAD + TAIL;
+    uint64_t row_bits = (uint64_t)(ids->ms_bits + ids->seq_bits);
+    *size = BODY + HEAD + TAIL;
     for (int i = 0; i < columns; i++) {
         row_bits += (uint64_t)plan[i].column.bits;
-        size += plan[i].column.kind != TEXTS ? 12 : 8 + plan[i].column.texts + plan[i].column.size;
+        *size += plan[i].column.kind != TEXTS ? 12 : 8 + plan[i].column.texts + plan[i].column.size;
     }
-    size += (count * row_bits + 7) / 8;
-    PyObject *blob = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
-    if (blob == NULL)
-        return NULL;
-    uint8_t *out = (uint8_t *)PyBytes_AsString(blob);
-    memset(out, 0, (size_t)size);
+    *size += (count * row_bits + 7) / 8;
+    uint8_t *out = *blob = PyMem_RawCalloc(1, (size_t)*size);
+    if (out == NULL)
+        return -1;
     memcpy(out, "TN\2", 3);
     out[3] = ids->counted ? 0 : 1;
     store(out + 4, count, 4);
@@ -390,31 +389,27 @@ static PyObject *made(
     store(out + 20, ids->first_seq, 8);
     uint8_t *rows = put_plan(out + BODY, wire->buf, ids, plan, columns);
     put_rows(rows, ids, plan, columns, codes, count, row_bits);
-    int same = is_faithful(out, (Py_ssize_t)size, wire, ends);
-    if (same > 0)
-        return blob;
-    Py_DECREF(blob);
-    if (same < 0)
-        return PyErr_NoMemory();
-    Py_RETURN_NONE;
+    return is_faithful(out, (Py_ssize_t)*size, wire, ends);
 }
 
-static PyObject *encoded(const Py_buffer *wire, const Py_buffer *ends, Ids *ids, uint32_t count)
+/* Return made(), and 0 if these entries are not to be coded. */
+static int planned(
+    const Py_buffer *wire, const Py_buffer *ends, Ids *ids, uint32_t count, uint8_t **blob, uint64_t *size
+)
 {
     uint64_t probe[2 * PROBED];
     if (wire->len / count > LONG_ENTRY && count > 2 * PROBED &&
         !is_promising(wire->buf, (uint32_t)wire->len, ends->buf, probe))
-        Py_RETURN_NONE;
+        return 0;
     Cell *cells = NULL;
     Plan *plan = NULL;
     uint64_t *codes = NULL;
-    PyObject *blob = NULL;
-    int columns = cut(wire->buf, (uint32_t)wire->len, ends->buf, count, &cells), fit = columns > 0;
+    int columns = cut(wire->buf, (uint32_t)wire->len, ends->buf, count, &cells), fit = columns > 0, result = 0;
     if (fit && plan_ids(ids, count)) {
-        plan = PyMem_Calloc((size_t)columns, sizeof(Plan));
-        codes = PyMem_Malloc(((size_t)columns + 1) * count * sizeof(uint64_t));
+        plan = PyMem_RawCalloc((size_t)columns, sizeof(Plan));
+        codes = PyMem_RawMalloc(((size_t)columns + 1) * count * sizeof(uint64_t));
         if (plan == NULL || codes == NULL)
-            PyErr_NoMemory();
+            result = -1;
         else {
             uint32_t texts = 0;
             for (int i = 0; fit && i < columns; i++) {
@@ -422,15 +417,32 @@ static PyObject *encoded(const Py_buffer *wire, const Py_buffer *ends, Ids *ids,
                 texts += plan[i].column.kind == TEXTS ? plan[i].column.texts : 0;
             }
             if (fit && texts <= MOST_TEXTS)
-                blob = made(wire, ends, ids, plan, columns, codes, count);
+                result = made(wire, ends, ids, plan, columns, codes, count, blob, size);
         }
     }
-    PyMem_Free(cells);
-    PyMem_Free(plan);
-    PyMem_Free(codes);
-    if (blob == NULL && !PyErr_Occurred())
+    PyMem_RawFree(cells);
+    PyMem_RawFree(plan);
+    PyMem_RawFree(codes);
+    return result;
+}
+
+/* Full nodes are encoded without the GIL, in a thread (see `draft`), while the event loop runs. */
+static PyObject *encoded(const Py_buffer *wire, const Py_buffer *ends, Ids *ids, uint32_t count)
+{
+    uint8_t *blob = NULL;
+    uint64_t size = 0;
+    PyThreadState *released = wire->len >= WITHOUT_GIL ? PyEval_SaveThread() : NULL;
+    int result = planned(wire, ends, ids, count, &blob, &size);
+    if (released != NULL)
+        PyEval_RestoreThread(released);
+    PyErr_Clear();
+    PyObject *found = result > 0 ? PyBytes_FromStringAndSize((char *)blob, (Py_ssize_t)size) : NULL;
+    PyMem_RawFree(blob);
+    if (result < 0)
+        return PyErr_NoMemory();
+    if (result == 0)
         Py_RETURN_NONE;
-    return blob;
+    return found;
 }
 
 #endif

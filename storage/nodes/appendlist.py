@@ -20,6 +20,8 @@ from sys import byteorder
 from typing import Any, Final
 from zlib import crc32
 
+import zstandard
+
 from storage.nodes import coder
 from storage.nodes.node import (
     CRC,
@@ -135,13 +137,17 @@ def active_blob(listed: list[Any], size: int) -> tuple[bytes, int]:
 def raw_blob(listed: list[Any]) -> tuple[bytes, int]:
     """Return what sealed() returns for the entries, uncompressed, without joining them. Takes half of the time."""
     wires: list[bytes] = listed[::STEP]
-    return _blob(listed[1::STEP], listed[2::STEP], [len(wire) for wire in wires], wires, compress=False)
+    return _blob(listed[1::STEP], listed[2::STEP], [len(wire) for wire in wires], wires, None)
 
 
-def sealed_blob(listed: list[Any], ms: int, seq: int, sizes: list[int], parts: list[bytes]) -> tuple[bytes, int]:
+def sealed_blob(
+    listed: list[Any], ms: int, seq: int, sizes: list[int], parts: list[bytes],
+    compressor: zstandard.ZstdCompressor = keyspace_compressor,
+) -> tuple[bytes, int]:  # fmt: skip
     """Return what sealed() returns for the list and the entries after it, which are too large to be coded.
 
     Copies their bytes once. ``sizes``, ``parts``: of the entries after the list, with the IDs ms.seq, ms.seq + 1 ...
+    ``compressor`` belongs to the calling thread.
     """
     wires: list[bytes] = listed[::STEP]
     numbers: list[int] = listed[1::STEP]
@@ -150,13 +156,14 @@ def sealed_blob(listed: list[Any], ms: int, seq: int, sizes: list[int], parts: l
     if count:
         numbers += [ms] * count
         seqs += range(seq, seq + count)
-    return _blob(numbers, seqs, [len(wire) for wire in wires] + sizes, wires + parts, compress=True)
+    return _blob(numbers, seqs, [len(wire) for wire in wires] + sizes, wires + parts, compressor)
 
 
 def _blob(
-    numbers: list[int], seqs: list[int], sizes: list[int], parts: list[bytes], compress: bool
+    numbers: list[int], seqs: list[int], sizes: list[int], parts: list[bytes],
+    compressor: zstandard.ZstdCompressor | None,
 ) -> tuple[bytes, int]:  # fmt: skip
-    """Return the blob of entries in parts, and the size of the largest one."""
+    """Return the blob of entries in parts, and the size of the largest one. ``compressor``: None for a raw blob."""
     first = before = numbers[0]
     gaps: list[int] = []
     for ms in numbers:
@@ -171,9 +178,9 @@ def _blob(
     else:
         seq_bytes = bytes(seqs)
     body = b"".join((_column(gaps, gap_power), seq_bytes, _column(sizes, size_power), *parts))
-    if compress:
+    if compressor is not None:
         how |= ZSTD
-        body = keyspace_compressor.compress(body)
+        body = compressor.compress(body)
     head = HEADER.pack(MAGIC, VERSION, how, len(sizes), sum(sizes), first, seqs[0])
     return b"".join((head, CRC.pack(crc32(body, crc32(head))), body)), largest
 

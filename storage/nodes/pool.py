@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from storage.model.tombstones import Tombstones
 from storage.nodes.cache import NodeCache
@@ -36,12 +36,28 @@ def open_sealed(
     return open_stored(blob, sid, first_ord, first_id, count, tombstones)
 
 
+MOST_DRAFTED: Final = 32 << 20  # bytes: an eighth of a second of appends of 1 KB at the highest rate
+DRAFTED_SHARE: Final = 16  # drafts take at most this part of ``maxmemory``
+
+
+def most_drafted(maxmemory: int) -> int:
+    """Return how many bytes drafts may take. ``maxmemory``: bytes; 0: no limit."""
+    return min(MOST_DRAFTED, maxmemory // DRAFTED_SHARE) if maxmemory else MOST_DRAFTED
+
+
+class DraftOwner(Protocol):
+    """The stream that contains a draft."""
+
+    def draft_sealed(self, first: int, draft: Draft, blob: bytes) -> None:
+        """Replace the draft, which begins at ordinal ``first``, with its blob."""
+
+
 class NodePool:
     """Store, cache, and limits. The limits may be changed at any time."""
 
     __slots__ = (
-        "ahead", "bytes", "cache", "damaged", "drafted", "dropped", "idmp_most", "idmp_ms", "max_bytes", "max_entries",
-        "publish_written", "store", "unstored",
+        "ahead", "bytes", "cache", "damaged", "drafted", "drafts", "dropped", "idmp_most", "idmp_ms", "max_bytes",
+        "max_entries", "most_drafted", "publish_written", "store", "unstored",
     )  # fmt: skip
 
     def __init__(self, store: NodeStore, cache: NodeCache) -> None:
@@ -60,4 +76,39 @@ class NodePool:
         # sid -> first ordinal of each node that is known to be damaged in the store, and why
         self.damaged: dict[int, dict[int, str]] = {}
         self.ahead = 0  # memory of delayed entries that were read before their turn
-        self.drafted = 0  # size of the drafts that streams have adopted since the last capture began
+        # the drafts that streams hold, in the order of their creation, with the stream and the first ordinal
+        self.drafts: dict[Draft, tuple[DraftOwner, int]] = {}
+        self.drafted = 0  # bytes of memory of these drafts
+        self.most_drafted = 0  # ``drafted`` from which on a full node is compressed at once
+
+    # -- drafts: compressed in another thread, then replaced -------------------------------------------------
+    def add_draft(self, draft: Draft, owner: DraftOwner, first: int) -> None:
+        self.drafts[draft] = owner, first
+        self.drafted += draft.size
+
+    def drop_draft(self, draft: Draft) -> None:
+        """Forget a draft that its stream does not hold any more."""
+        if self.drafts.pop(draft, None) is not None:
+            self.drafted -= draft.size
+
+    def drop_drafts(self) -> None:
+        self.drafts.clear()
+        self.drafted = 0
+
+    def oldest_drafts(self, size: int) -> list[Draft]:
+        """Return the oldest drafts of at most ``size`` bytes together, but at least one if there is one."""
+        found: list[Draft] = []
+        for draft in self.drafts:
+            size -= draft.size
+            if found and size < 0:
+                break
+            found.append(draft)
+        return found
+
+    def replace_drafts(self, drafts: list[Draft]) -> None:
+        """Replace sealed drafts with their blobs in the streams that still hold them."""
+        for draft in drafts:
+            held = self.drafts.get(draft)
+            if held is not None and draft.blob is not None:
+                owner, first = held
+                owner.draft_sealed(first, draft, draft.blob)

@@ -17,7 +17,7 @@ from storage.model.tombstones import Tombstones
 from storage.nodes.appendlist import ENTRY_BYTES as LISTED_BYTES
 from storage.nodes.appendlist import LARGE as LARGE_LISTED
 from storage.nodes.appendlist import LIST_BYTES, MOST, STEP, add, begun, first_id, join, sealed_blob
-from storage.nodes.draft import ActiveDraft, Draft, blob_bytes
+from storage.nodes.draft import ActiveDraft, Draft, ListDraft, blob_bytes
 from storage.nodes.index import INDEX_BYTES, NODE_BYTES, NodeIndex
 from storage.nodes.node import OVERHEAD, ActiveNode, sealed
 from storage.nodes.packed import AnyNode
@@ -128,6 +128,12 @@ class StreamNodes:
     @property
     def node_count(self) -> int:
         return len(self._sealed) + (self.next_ord > self._active_ord)
+
+    @property
+    def has_draft(self) -> bool:
+        """Whether the last full node waits to be compressed. Nodes are compressed in their order."""
+        blobs = self._sealed.blobs
+        return bool(blobs) and isinstance(next(reversed(blobs.values())), Draft)
 
     # -- appending -------------------------------------------------------------------------------------------
     def append(self, ms: int, seq: int, wire: bytes) -> None:
@@ -357,7 +363,9 @@ class StreamNodes:
         self._reopen = True
 
     def _adopt(self, draft: Draft, first: int, first_id: int) -> None:
+        """Add a full node, which another thread will compress."""
         self._push(first, first_id, draft, draft.size)
+        self.pool.add_draft(draft, self, first)
         sealed = self._sealed
         sealed.largest_entry = max(sealed.largest_entry, draft.largest)
         sealed.largest_node = max(sealed.largest_node, draft.wire_bytes)
@@ -454,7 +462,10 @@ class StreamNodes:
         self._reopen = False
         first = active.id_at(0)
         if not self._is_dead(self._active_ord, self.next_ord, first):
-            self._add_sealed(first, len(active), len(active.wire), sealed(active))
+            if self.pool.drafted < self.pool.most_drafted:
+                self._adopt(ActiveDraft(active), self._active_ord, first)
+            else:
+                self._add_sealed(first, len(active), len(active.wire), sealed(active))
         self._drop_active()
         self._active_ord = self.next_ord
 
@@ -470,7 +481,12 @@ class StreamNodes:
         first = first_id(listed) if listed else ms << 64 | seq
         count, end = len(listed) // STEP + len(sizes), self.next_ord + len(sizes)
         size = (self._active_bytes if listed else 0) + sum(sizes)
-        if not self._is_dead(self._active_ord, end, first):
+        if self._is_dead(self._active_ord, end, first):
+            pass
+        elif self.pool.drafted < self.pool.most_drafted:
+            draft = ListDraft(listed, self._active_bytes if listed else 0, ms, seq, sizes, parts)
+            self._adopt(draft, self._active_ord, first)
+        else:
             self._add_sealed(first, count, size, sealed_blob(listed, ms, seq, sizes, parts))  # first, since it can fail
         if sizes:
             self.last_ms, self.last_seq = ms, seq + len(sizes) - 1
@@ -553,3 +569,24 @@ class StreamNodes:
             self.pool.bytes -= BLOB_BYTES + size
             self.pool.unstored -= size
             self.pool.dropped += size
+            if isinstance(blob, Draft):
+                self.pool.drop_draft(blob)
+
+    def draft_sealed(self, first: int, draft: Draft, blob: bytes) -> None:
+        """Implement DraftOwner."""
+        sealed, pool = self._sealed, self.pool
+        more = len(blob) - draft.size
+        sealed.blobs[first] = draft.replacement = blob
+        sealed.blob_bytes += more
+        pool.bytes += more
+        pool.unstored += more
+        pool.dropped += draft.size
+        pool.drop_draft(draft)
+        self._count(draft, len(blob))
+
+    def _count(self, draft: Draft, size: int) -> None:
+        """Include a draft, sealed as a blob of ``size`` bytes, in the totals once."""
+        if not draft.counted:
+            draft.counted = True
+            self._sealed.entries += len(draft)
+            self._sealed.bytes += size

@@ -125,7 +125,7 @@ class StreamReads(StreamNodes):
         """Return the lowest ordinal from which on the entries take at most ``most`` bytes; at least first_ord.
 
         The size of an entry in the active node is that of its wire form. Sealed entries have the mean size of all
-        entries that were sealed so far. O(log N); no sealed node is opened.
+        entries that were compressed so far, and none while this is unknown. O(log N); no sealed node is opened.
         """
         begin = max(self._active_ord, self.first_ord)
         listed, active = self._append_list, self._active
@@ -139,7 +139,7 @@ class StreamReads(StreamNodes):
                     return begin + bisect_left(ends, ends[-1] - most, at) - at + 1
         sealed = self._sealed
         if not sealed.entries:
-            return self.first_ord
+            return self.first_ord if size < most else begin
         return self.ahead(begin, (most - size) * sealed.entries // max(1, sealed.bytes))
 
     def head_until(self) -> int:

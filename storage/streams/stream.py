@@ -286,9 +286,9 @@ class Stream(StreamReads):
         for first, _, blob in capture.nodes:
             if isinstance(blob, Draft):
                 drafts = True
-                self._sealed.entries += len(blob)
-                self._sealed.bytes += blob.sealed
-            if self._sealed.blobs.get(first) is blob:  # unless a draft became the active node and then a longer node
+                self._count(blob, blob.sealed)
+            held = self._sealed.blobs.get(first)  # another one if a draft became the active node and then a longer node
+            if held is not None and (held is blob or (isinstance(blob, Draft) and held is blob.replacement)):
                 self._drop_blob(first)
         tombstones = self._tombstones_to_capture
         if tombstones is not None and not (tombstones.total or tombstones.changed or tombstones.dead_nodes):
@@ -464,3 +464,7 @@ class Stream(StreamReads):
         self.pool.bytes -= self.memory_bytes()
         self.pool.unstored -= self._sealed.blob_bytes
         self.pool.dropped += self._sealed.blob_bytes
+        if self.pool.drafts:
+            for blob in self._sealed.blobs.values():
+                if isinstance(blob, Draft):
+                    self.pool.drop_draft(blob)

@@ -9,7 +9,8 @@ import pytest
 from storage.model.entries import entry_wire, id_bulk
 from storage.nodes.cache import NodeCache
 from storage.nodes.draft import Draft, StagedDraft
-from storage.nodes.pool import NodePool
+from storage.nodes.node import new_compressor
+from storage.nodes.pool import MOST_DRAFTED, NodePool, most_drafted
 from storage.nodes.stagedentries import StagedChunk
 from storage.streams.stream import Stream
 from tests.storage.nodes.nodestore import MemoryStore, backward
@@ -88,6 +89,123 @@ def test_memory_is_given_back(stream: Stream, store: MemoryStore) -> None:
     assert stream.memory_bytes() < full / 2
     assert stream.disk_bytes() == sum(len(store.load(1, n * 4, 5 << 64 | n * 4)) for n in range(50))
     assert not stream.captured(stream.capture())
+
+
+def drafting(stream: Stream) -> NodePool:
+    """The pool of the stream, which drafts full nodes from now on."""
+    stream.pool.most_drafted = 1 << 20
+    return stream.pool
+
+
+def sealed(pool: NodePool) -> list[Draft]:
+    """All drafts, sealed as a thread does."""
+    drafts = pool.oldest_drafts(1 << 30)
+    for draft in drafts:
+        draft.seal(new_compressor())
+    return drafts
+
+
+def large(seq: int) -> bytes:
+    return entry_wire(id_bulk(5, seq), [b"f", b"%d" % seq * 3000])
+
+
+def test_full_nodes_are_compressed_later(stream: Stream, store: MemoryStore) -> None:
+    pool = drafting(stream)
+    append(stream, 0, 8)
+    for seq in range(8, 12):
+        stream.append(5, seq, large(seq))
+    expected = wires(5, 0, 8) + b"".join(map(large, range(8, 12)))
+    assert (stream.node_count, len(pool.drafts), stream.has_draft) == (3, 3, True)
+    assert everything(stream) == expected
+    before = stream.memory_bytes()
+    pool.replace_drafts(sealed(pool))
+    assert (pool.drafts, pool.drafted, stream.has_draft) == ({}, 0, False)
+    assert stream.memory_bytes() < before - 10_000
+    pool.cache.clear()
+    assert everything(stream) == expected
+    capture = stream.capture()
+    assert all(isinstance(blob, bytes) for _, _, blob in capture.nodes)
+    assert stream.disk_bytes() == sum(len(blob) for _, _, blob in capture.nodes if isinstance(blob, bytes))
+    store.write(capture)
+    assert not stream.captured(capture), "its totals were known before"
+    assert everything(stream) == expected
+    assert pool.unstored == 0
+
+
+def test_sizes_are_unknown_until_they_are_compressed(stream: Stream) -> None:
+    pool = drafting(stream)
+    append(stream, 0, 8)
+    assert stream.bytes_border(1) == 0
+    assert stream.bytes_border(0) == 8
+    append(stream, 8, 1)
+    size = len(wires(5, 8, 1))
+    assert [stream.bytes_border(most) for most in (size + 1, size, size - 1)] == [0, 8, 9]
+    pool.replace_drafts(sealed(pool))
+    assert stream.bytes_border(size + 1) == 8
+
+
+def test_beyond_the_limit_they_are_compressed_at_once(stream: Stream) -> None:
+    pool = drafting(stream)
+    pool.most_drafted = 1
+    append(stream, 0, 12)
+    assert len(pool.drafts) == 1
+    assert [isinstance(blob, Draft) for _, _, blob in stream.capture().nodes] == [True, False, False]
+    assert everything(stream) == wires(5, 0, 12)
+
+
+def test_a_checkpoint_meanwhile(stream: Stream, store: MemoryStore) -> None:
+    """A draft that is replaced while it is being stored leaves memory, and counts once."""
+    pool = drafting(stream)
+    append(stream, 0, 4)
+    capture = stream.capture()
+    pool.replace_drafts(sealed(pool))
+    store.write(capture)
+    assert stream.captured(capture), "the stored totals lack it"
+    assert not stream.capture().nodes
+    assert stream.disk_bytes() == len(store.load(1, 0, 5 << 64))
+    assert pool.unstored == 0
+
+
+def test_a_checkpoint_before(stream: Stream, store: MemoryStore) -> None:
+    pool = drafting(stream)
+    append(stream, 0, 4)
+    drafts = sealed(pool)
+    capture = stream.capture()
+    store.write(capture)
+    stream.captured(capture)
+    pool.replace_drafts(drafts)
+    assert (pool.drafts, pool.drafted, pool.unstored) == ({}, 0, 0)
+    assert everything(stream) == wires(5, 0, 4)
+    assert stream.disk_bytes() == len(store.load(1, 0, 5 << 64))
+
+
+def test_a_stream_that_is_gone_meanwhile(stream: Stream) -> None:
+    pool = drafting(stream)
+    append(stream, 0, 8)
+    drafts = sealed(pool)
+    stream.evict_before(4, 5 << 64 | 3)
+    assert len(pool.drafts) == 1
+    stream.gone()
+    pool.replace_drafts(drafts)
+    assert (pool.drafts, pool.drafted, pool.unstored, pool.bytes) == ({}, 0, 0, 0)
+
+
+def test_the_oldest_come_first(stream: Stream) -> None:
+    pool = drafting(stream)
+    append(stream, 0, 12)
+    first, second, third = pool.drafts
+    assert pool.oldest_drafts(0) == [first]
+    assert pool.oldest_drafts(first.size + second.size) == [first, second]
+    assert pool.oldest_drafts(1 << 30) == [first, second, third]
+    pool.drop_drafts()
+    assert pool.oldest_drafts(1 << 30) == []
+
+
+def test_drafts_take_a_part_of_maxmemory() -> None:
+    assert most_drafted(0) == MOST_DRAFTED
+    assert most_drafted(1 << 40) == MOST_DRAFTED
+    assert most_drafted(16 << 20) == 1 << 20
+    assert most_drafted(1) == 0
 
 
 def test_a_failed_checkpoint_leaves_them(stream: Stream, store: MemoryStore) -> None:

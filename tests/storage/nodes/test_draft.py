@@ -8,7 +8,8 @@ import pytest
 
 from storage.model.entries import entry_wire, id_bulk
 from storage.model.ids import MASK64
-from storage.nodes.draft import ActiveDraft, Draft, StagedDraft
+from storage.nodes import appendlist
+from storage.nodes.draft import ActiveDraft, Draft, ListDraft, StagedDraft
 from storage.nodes.node import ActiveNode, new_compressor, seal
 from storage.nodes.stagedentries import LONGEST_ID, StagedChunk, bulk_ids, write
 from tests.storage.nodes.nodestore import opened
@@ -76,6 +77,36 @@ def test_sealed_and_opened(kind: str) -> None:
     assert opened(blob).slice(2, 7) == made.unpack().slice(2, 7) == b"".join(wires[2:7])
     assert made.largest >= made.unpack().largest()
     assert made.wire_bytes >= len(made.unpack().wire)
+
+
+@pytest.mark.parametrize("listed_count", [0, 1, 3])
+@pytest.mark.parametrize("part_count", [0, 1, 4])
+def test_a_list_and_parts(listed_count: int, part_count: int) -> None:
+    """The node is the one that joining the entries makes."""
+    if not listed_count + part_count:
+        return
+    wires = [entry_wire(id_bulk(70, number), [b"f", b"%d" % number * 3000]) for number in range(listed_count)]
+    parts = [entry_wire(id_bulk(77, 5 + number), [b"f", b"x%d" % number * 2000]) for number in range(part_count)]
+    listed = [one for number, wire in enumerate(wires) for one in (wire, 70, number)]
+    joined = ActiveNode()
+    for ms, seq, wire in [
+        *((70, number, wire) for number, wire in enumerate(wires)),
+        *((77, 5 + number, wire) for number, wire in enumerate(parts)),
+    ]:
+        joined.wire += wire
+        joined.add(ms, seq, len(joined.wire))
+    made = ListDraft(listed, sum(map(len, wires)), 77, 5, list(map(len, parts)), parts)
+    node = made.unpack()
+    assert len(made) == len(node) == len(joined)
+    assert node.slice(0, len(node)) == bytes(joined.wire)
+    assert node.ids(0, len(node)) == joined.ids(0, len(joined))
+    assert made.largest == joined.largest()
+    assert made.wire_bytes == len(joined.wire)
+    assert made.size > made.wire_bytes
+    blob = made.seal(new_compressor())
+    assert blob == appendlist.sealed_blob(listed, 77, 5, list(map(len, parts)), parts)[0]
+    assert opened(blob).slice(0, len(node)) == bytes(joined.wire)
+    assert made.seal(new_compressor()) is blob, "sealed once"
 
 
 def test_written_one_by_one() -> None:

@@ -16,7 +16,8 @@ from storage.model.entries import entry_wire, id_bulk
 from storage.model.ids import MASK64, MAX_ID
 from storage.nodes import coder
 from storage.nodes.cache import NodeCache
-from storage.nodes.draft import StagedDraft
+from storage.nodes.draft import Draft, StagedDraft
+from storage.nodes.node import new_compressor
 from storage.nodes.packed import AnyNode
 from storage.nodes.pool import NodePool
 from storage.nodes.stagedentries import StagedChunk
@@ -84,6 +85,7 @@ class StreamMachine(RuleBasedStateMachine):
         self.sid = 0
         self.readers: list[Reader] = []
         self.picked: list[Picked] = []
+        self.sealing: list[Draft] = []  # sealed in a thread, and not replaced yet
         self.late = False  # the ID of the newest evicted entry is looked up later
         self.create()
 
@@ -259,6 +261,22 @@ class StreamMachine(RuleBasedStateMachine):
         for first in self.store.firsts(self.sid):
             del self.store.blobs[self.sid, first]
         self.create()
+
+    # -- full nodes that are compressed later ----------------------------------------------------------------------
+    @rule(most=st.sampled_from([0, 1, 2000, 1 << 30]))
+    def limit_drafts(self, most: int) -> None:
+        self.nodes.most_drafted = most
+
+    @rule(size=st.sampled_from([0, 1000, 1 << 30]))
+    def seal_drafts(self, size: int) -> None:
+        self.sealing = self.nodes.oldest_drafts(size)
+        for draft in self.sealing:
+            draft.seal(new_compressor())
+
+    @rule()
+    def replace_drafts(self) -> None:
+        self.nodes.replace_drafts(self.sealing)
+        assert not any(draft in self.nodes.drafts for draft in self.sealing)
 
     # -- checkpoints and restarts ------------------------------------------------------------------------------
     @precondition(lambda self: self.capture is None)
@@ -454,6 +472,9 @@ class StreamMachine(RuleBasedStateMachine):
         assert (stream.deleted, stream.max_deleted) == (model.deleted, model.max_deleted)
         assert stream.newest_id() == (model.ids[living[-1]] if living else 0)
         assert self.nodes.bytes == stream.memory_bytes()
+        held = [blob for blob in stream._sealed.blobs.values() if isinstance(blob, Draft)]
+        assert list(self.nodes.drafts) == held
+        assert self.nodes.drafted == sum([draft.size for draft in held])
         assert stream.last_id == model.last
         assert stream.entries_added == len(model.ids) + model.shift
         assert stream.first_id() == (model.ids[model.first] if stream.length else 0)
