@@ -94,10 +94,22 @@ class PeerServer:
     def stopped(self) -> Iterator[None]:
         """The server does not react, and its kernel still accepts connections."""
         self.signal(signal.SIGSTOP)
+        assert self._process is not None
+        while any(_runs(each) for each in (self._process.pid, *_descendants(self._process.pid))):
+            time.sleep(0.001)  # on a busy machine, threads continue for a moment, and answer
         try:
             yield
         finally:
             self.signal(signal.SIGCONT)
+
+
+def _runs(process: int) -> bool:
+    """Whether a thread of a process is not stopped."""
+    try:
+        states = [each.read_text().rpartition(") ")[2][0] for each in Path(f"/proc/{process}/task").glob("*/stat")]
+    except OSError:  # a thread has ended meanwhile
+        return True
+    return any(each not in "TtZX" for each in states)
 
 
 def _descendants(process: int) -> list[int]:

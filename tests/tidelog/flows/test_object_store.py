@@ -1,4 +1,4 @@
-"""``object_store`` with files and S3: each object once, formats, rejected events, kills, a server that is stopped."""
+"""``object_store`` with files, S3, Google Cloud Storage, and Azure: each object once, formats, rejects, outages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ import pytest
 import zstandard
 
 from tests.tidelog.flows.netkit import feed, running, seen
-from tests.tidelog.flows.objectkit import SECRET, S3Peer, s3_peer
+from tests.tidelog.flows.objectkit import SECRET, S3Peer, StorePeer, azure_peer, gcs_peer, s3_peer
 from tests.tidelog.flows.serverkit import in_loop
 from tests.waiting import until
 from tidelog.flows import Event, Flow, FlowFileError, op
@@ -67,7 +67,19 @@ class Place:
         return {each.removeprefix(f"{self._top}/"): self._files.cat_file(each) for each in found}
 
 
-@pytest.fixture(params=["file", "s3"])
+@pytest.fixture(scope="module")
+def gs() -> Iterator[StorePeer]:
+    with gcs_peer() as peer:
+        yield peer
+
+
+@pytest.fixture(scope="module")
+def az() -> Iterator[StorePeer]:
+    with azure_peer() as peer:
+        yield peer
+
+
+@pytest.fixture(params=["file", "s3", "gs", "az"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return place_of(request.param, request, tmp_path)
 
@@ -84,8 +96,8 @@ def place_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Place
 
         (tmp_path / "objects").mkdir()
         return Place(f"file://{tmp_path}/objects", fsspec.filesystem("file"), {}, position)
-    peer: S3Peer = request.getfixturevalue("s3")
-    return Place(f"s3://shop/{uuid4().hex}", peer.files(), peer.options, position)
+    peer: S3Peer | StorePeer = request.getfixturevalue(kind)
+    return Place(f"{kind}://shop/{uuid4().hex}", peer.files(), peer.options, position)
 
 
 def reading(place: Place, **options: Any) -> tuple[Flow, Any]:

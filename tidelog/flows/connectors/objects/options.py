@@ -96,7 +96,7 @@ class ObjectStoreOptions(ConnectorOptions, kw_only=True):
         if self.scheme == "file":
             return []
         try:
-            file_system(self.scheme)
+            file_system(self.scheme, self.storage_options)
         except ImportError:
             package = REMOTE[self.scheme]
             return [f"{self.scheme}:// needs the package {package!r}: pip install 'tidelog[flows-objects]'"]

@@ -136,7 +136,7 @@ class RemoteStore:
 
     async def open(self) -> None:
         await self.close()
-        kind = file_system(self._scheme)
+        kind = file_system(self._scheme, self._options)
         options = {"skip_instance_cache": True, "use_listings_cache": False, **self._options}
         if self._scheme == "s3":  # the runtime tries again, and repeated attempts would hide the error
             options["config_kwargs"] = {"retries": {"total_max_attempts": 1}} | options.get("config_kwargs", {})
@@ -185,7 +185,8 @@ class RemoteStore:
         except OSError:
             raise
         except Exception as error:
-            raise ConnectionError(f"{type(error).__name__}: {error}") from error
+            text = (str(error).splitlines() or ["no reason"])[0]  # further lines of Azure are the answer in XML
+            raise ConnectionError(f"{type(error).__name__}: {text}") from error
 
     async def _limited(self, files: Any, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the thread of the file system. Raises TimeoutError."""
@@ -200,10 +201,18 @@ async def _close_session(files: Any) -> None:
         await session.close()
 
 
-def file_system(scheme: str) -> Any:
-    """Return the class of a file system. Raises ImportError if its package is missing."""
+def file_system(scheme: str, options: Mapping[str, Any]) -> Any:
+    """Return the class of a file system. Raises ImportError if its package is missing.
+
+    The default class of gcsfs first asks a server of Google for the type of the bucket. With another server, such as an
+    emulator, the call would not return.
+    """
     import fsspec
 
+    if scheme in ("gs", "gcs") and options.get("endpoint_url"):
+        from gcsfs.core import GCSFileSystem
+
+        return GCSFileSystem
     return fsspec.get_filesystem_class(scheme)
 
 
