@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 from uuid import uuid4
 
 import pytest
@@ -27,10 +28,11 @@ from tests.tidelog.flows.serverkit import in_loop
 from tests.waiting import until
 from tidelog.flows import Event, Flow, FlowFileError, op
 from tidelog.flows.api.connector import Sink
+from tidelog.flows.connectors.objects import stores
 from tidelog.flows.connectors.objects.options import ObjectStoreOptions
 from tidelog.flows.connectors.objects.positions import ObjectPositions
 from tidelog.flows.connectors.objects.reading import ObjectQueue
-from tidelog.flows.connectors.objects.stores import ListedObject
+from tidelog.flows.connectors.objects.stores import ListedObject, RemoteStore
 from tidelog.flows.connectors.pathpatterns import fixed_directory, path_pattern, reaches
 from tidelog.flows.declare import warnings
 from tidelog.flows.files import read_text
@@ -143,6 +145,25 @@ def rows(data: bytes) -> list[dict[str, Any]]:
 
     found: list[dict[str, Any]] = pq.read_table(io.BytesIO(data)).to_pylist()
     return found
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"token": "a/b+s3cret=="}, {"connection_string": "AccountName=a;AccountKey=a/b+s3cret=="}, {"key": "a/b+s3cret=="},
+     {"client_kwargs": {"password": "a/b+s3cret=="}}],
+)  # fmt: skip
+def test_no_error_contains_a_secret_of_the_options(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = "a/b+s3cret=="
+
+    class Files:
+        def __init__(self, **_: Any) -> None:
+            raise OSError(f"can't reach /tokeninfo?access_token={quote(secret, safe='')}; {quote(secret)}; {secret}")
+
+    monkeypatch.setattr(stores, "file_system", lambda *_: Files)
+    with pytest.raises(OSError, match="can't reach") as found:
+        asyncio.run(RemoteStore("gs", options, 5.0).open())
+    assert str(found.value) == "OSError: can't reach /tokeninfo?access_token=***; ***; ***"
+    assert found.value.__suppress_context__
 
 
 # -- source ----------------------------------------------------------------------------------------------------

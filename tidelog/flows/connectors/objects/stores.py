@@ -2,6 +2,7 @@
 
 Rule 1: An object is complete, or it does not exist under its name.
 Rule 2: A call of a remote store that takes longer than the time limit is cancelled.
+Rule 3: No error contains a secret of the options. gcsfs quotes an access token in the URL that checks it.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ import asyncio
 import contextlib
 import os
 import stat
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from urllib.parse import quote
 from uuid import uuid4
+
+from tidelog.operating.redaction import HIDDEN, is_secret
 
 HALF: Final = ".half"  # suffix of a file that is being written
 REMOTE: Final = {  # scheme: the package of its file system
@@ -23,6 +27,9 @@ REMOTE: Final = {  # scheme: the package of its file system
 }  # fmt: skip
 _VERSIONS: Final = ("ETag", "etag", "generation", "mtime")
 _TIMES: Final = ("LastModified", "last_modified", "updated", "mtime", "timeCreated", "creation_time")
+
+SHORTEST: Final = 4  # characters of a secret that is hidden: a shorter one would be found in other words
+_SECRET: Final = ("key", "sas", "connection")  # in names of options, in addition to those of ``is_secret``
 
 T = TypeVar("T")
 
@@ -132,6 +139,7 @@ class RemoteStore:
         self._scheme = scheme
         self._options = options
         self._timeout = timeout
+        self._secrets = tuple(_secrets(options))
         self._files: Any = None
 
     async def open(self) -> None:
@@ -140,7 +148,13 @@ class RemoteStore:
         options = {"skip_instance_cache": True, "use_listings_cache": False, **self._options}
         if self._scheme == "s3":  # the runtime tries again, and repeated attempts would hide the error
             options["config_kwargs"] = {"retries": {"total_max_attempts": 1}} | options.get("config_kwargs", {})
-        self._files = await asyncio.to_thread(partial(kind, **options))
+        try:
+            self._files = await asyncio.to_thread(partial(kind, **options))
+        except Exception as error:
+            shown = self._shown(error)
+            if shown is error:
+                raise
+            raise shown from None
         self._files.retries = 1  # of s3fs and gcsfs
 
     async def close(self) -> None:
@@ -182,17 +196,39 @@ class RemoteStore:
             return await self._limited(files, getattr(files, name)(*arguments, **named))
         except TimeoutError:
             raise TimeoutError(f"no answer within {self._timeout:g} s") from None
-        except OSError:
-            raise
         except Exception as error:
-            text = (str(error).splitlines() or ["no reason"])[0]  # further lines of Azure are the answer in XML
-            raise ConnectionError(f"{type(error).__name__}: {text}") from error
+            shown = self._shown(error)
+            if shown is error:
+                raise
+            raise shown from None
+
+    def _shown(self, error: Exception) -> OSError:
+        """Return an error as an OSError without secrets."""
+        text = shown = str(error)
+        for each in self._secrets:
+            shown = shown.replace(each, HIDDEN)
+        if isinstance(error, OSError) and shown == text:
+            return error
+        line = (shown.splitlines() or ["no reason"])[0]  # further lines of Azure are the answer in XML
+        return ConnectionError(line if isinstance(error, ConnectionError) else f"{type(error).__name__}: {line}")
 
     async def _limited(self, files: Any, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the thread of the file system. Raises TimeoutError."""
         future = asyncio.run_coroutine_threadsafe(work, files.loop)
         async with asyncio.timeout(self._timeout):
             return await asyncio.wrap_future(future)
+
+
+def _secrets(given: Any, *, secret: bool = False) -> Iterator[str]:
+    """Yield the secrets in options, in the forms in which errors contain them, the longest first."""
+    if isinstance(given, Mapping):
+        for name, each in given.items():
+            yield from _secrets(each, secret=secret or is_secret(str(name)) or any(one in name for one in _SECRET))
+    elif secret and isinstance(given, str):
+        parts = (each.partition("=") for each in given.split(";"))  # of a connection string
+        for each in [given, *(value for name, _, value in parts if name.lower().endswith(("key", "signature")))]:
+            if len(each) >= SHORTEST:
+                yield from dict.fromkeys((quote(each, safe=""), quote(each), each))
 
 
 async def _close_session(files: Any) -> None:
