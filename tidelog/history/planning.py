@@ -12,9 +12,11 @@ Rule 4: a piece contains every other entry of its range.
 from __future__ import annotations
 
 import logging
+from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import hiredis
@@ -66,7 +68,7 @@ class StreamHistory:
     files: HistoryFiles
     location: HistoryLocation
     manifest: HistoryManifest
-    deleted: bytes
+    deleted: array[int]  # ordinals: start and end of each range of deleted entries, ascending
 
     @property
     def end(self) -> StreamId:
@@ -82,7 +84,15 @@ class StreamHistory:
         if stop <= after:
             return None
         parts = tuple(manifest.objects(self.files, self.manifest.folder, self.manifest.parts, after, stop))
-        return HistoryPiece(self.key, after, stop, self.files.url, parts, self.location.first_ord, self.deleted)
+        return self._made(after, stop, parts)
+
+    def _made(self, after: StreamId, end: StreamId, parts: tuple[HistoryPart, ...]) -> HistoryPiece:
+        deleted = b""
+        if parts and self.deleted:
+            low = bisect_right(self.deleted, parts[0].first_ord) & ~1  # from the start of a range
+            high = bisect_left(self.deleted, parts[-1].end_ord) + 1 & ~1  # to the end of a range
+            deleted = self.deleted[low:high].tobytes()
+        return HistoryPiece(self.key, after, end, self.files.url, parts, self.location.first_ord, deleted)
 
     def divided(self, piece: HistoryPiece, most: int) -> Iterator[HistoryPiece]:
         """Divide a piece into pieces of about ``most`` bytes in objects. Raises HistoryError."""
@@ -91,7 +101,7 @@ class StreamHistory:
         size = 0
         for part in piece.parts:
             if size and size + part.stored > most:
-                yield replace(piece, after=after, end=taken[-1].last_id, parts=tuple(taken))
+                yield self._made(after, taken[-1].last_id, tuple(taken))
                 after, taken, size = taken[-1].last_id, [], 0
             taken.append(part)
             size += part.stored
@@ -101,11 +111,11 @@ class StreamHistory:
                     if record.last_id <= after or record.first_id > piece.end:
                         continue
                     if own and own + record.size > most:
-                        yield replace(piece, after=after, end=before, parts=(part,))
+                        yield self._made(after, before, (part,))
                         after, own = before, 0
                     own, before = own + record.size, record.last_id
                 size = own
-        yield replace(piece, after=after, parts=tuple(taken))
+        yield self._made(after, piece.end, tuple(taken))
 
 
 class HistoryPlanner:
@@ -142,12 +152,16 @@ class HistoryPlanner:
         with ThreadPoolExecutor(min(THREADS, len(located))) as pool:
             versions = pool.map(lambda key: self._latest(key, located[key], ends[key]), located)
             found = dict(zip(located, versions, strict=True))
-        histories = {}
-        for key, version in found.items():
-            if version is not None:
-                history = self._checked(key, located[key], version)
+            histories = {}
+            for key, version in found.items():
+                history = None if version is None else self._with_deleted(key, located[key], version)
                 if history is not None:
                     histories[key] = history
+            new = [each for key, each in histories.items() if (key, located[key].sid) not in self._agreed]
+            lasts = dict(zip([each.key for each in new], pool.map(self._last_entry, new), strict=True))
+        for key in self._differing(histories, lasts):
+            del histories[key]
+        self._agreed.update((key, located[key].sid) for key in histories)
         return histories
 
     def _latest(self, key: str, located: HistoryLocation, end: StreamId) -> HistoryManifest | None:
@@ -174,42 +188,49 @@ class HistoryPlanner:
             files = self._files[url] = HistoryFiles(url)
         return files
 
-    def _checked(self, key: str, located: HistoryLocation, version: HistoryManifest) -> StreamHistory | None:
-        """Add the deleted entries, and compare the last entry with the server. Errors are noted."""
+    def _with_deleted(self, key: str, located: HistoryLocation, version: HistoryManifest) -> StreamHistory | None:
+        """Return a history with its deleted entries; None if the stream is another one by now. Errors are noted."""
         try:
             deleted = deleted_ranges(self._ask, key, located, version.first_ord, version.parts[-1].end_ord)
-            if deleted is None:
-                return None
-            history = StreamHistory(key, self._opened(located.url), located, version, deleted.tobytes())
-            if (key, located.sid) not in self._agreed:
-                if not self._is_agreed(history):
-                    return None
-                self._agreed.add((key, located.sid))
-        except (HistoryError, ManyDeletedError) as error:
+        except ManyDeletedError as error:
             self.problems[key] = error
             return None
-        return history
+        return None if deleted is None else StreamHistory(key, self._opened(located.url), located, version, deleted)
 
-    def _is_agreed(self, history: StreamHistory) -> bool:
-        """Return whether the server has the last entry of the history as the object has it. Raises HistoryError."""
+    def _last_entry(self, history: StreamHistory) -> list[bytes] | None:
+        """Return the last entry in the objects that still exists; None if there is none near the end. Errors are
+        noted."""
         part, name = history.manifest.parts[-1], history.key.encode()
         first_ord = history.location.first_ord
-        for record in reversed(index.sections(history.files, part, name, first_ord)[-LAST_SECTIONS:]):
-            section = history.files.read(f"{OBJECTS}/{part.name}", record.offset, record.offset + record.size)
-            frame = index.frame_of(history.files, part, name, record, section, zstandard.ZstdDecompressor())
-            reader = hiredis.Reader()
-            reader.feed(bytes(wire_of(frame, NOTHING, ALL, first_ord, history.deleted)))
-            last = None
-            while (entry := reader.gets()) is not False:
-                last = entry
-            if last is not None:
-                (reply,) = self._ask(calls.trange(history.key, StreamId.parse(last[0]), StreamId.parse(last[0])))
-                found: list[Entry] = existing(history.key, reply) or []
-                if [[b"%d.%d" % each.id, *each.flat] for each in found] == [last]:
-                    return True
+        try:
+            for record in reversed(index.sections(history.files, part, name, first_ord)[-LAST_SECTIONS:]):
+                section = history.files.read(f"{OBJECTS}/{part.name}", record.offset, record.offset + record.size)
+                frame = index.frame_of(history.files, part, name, record, section, zstandard.ZstdDecompressor())
+                reader = hiredis.Reader()
+                reader.feed(bytes(wire_of(frame, NOTHING, ALL, first_ord, history.deleted.tobytes())))
+                last: list[bytes] | None = None
+                while (entry := reader.gets()) is not False:
+                    last = entry
+                if last is not None:
+                    return last
+        except HistoryError as error:
+            self.problems[history.key] = error
+        except ValueError as error:
+            first, end = part.first_id, part.last_id
+            self.problems[history.key] = index.damaged(history.files, part, name, first, end, str(error))
+        return None
+
+    def _differing(self, histories: Mapping[str, StreamHistory], lasts: Mapping[str, list[bytes] | None]) -> list[str]:
+        """Return the streams whose last entries in objects are not those on the server (Rule 2)."""
+        there = {key: (StreamId.parse(last[0]), last) for key, last in lasts.items() if last is not None}
+        replies = self._ask(*[calls.trange(key, last_id, last_id) for key, (last_id, _) in there.items()])
+        differing = [key for key, last in lasts.items() if last is None]
+        for (key, (last_id, last)), reply in zip(there.items(), replies, strict=True):
+            found: list[Entry] = existing(key, reply) or []
+            if [[str(each.id).encode(), *each.flat] for each in found] != [last]:
+                differing.append(key)
                 log.warning(
                     "the history of stream %r in %s differs from the server at entry %s: the stream is read from the"
-                    " server", history.key, history.files.url, last[0].decode(),
+                    " server", key, histories[key].files.url, last_id,
                 )  # fmt: skip
-                return False
-        return False
+        return differing
