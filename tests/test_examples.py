@@ -93,6 +93,7 @@ def test_temperatures_that_it_makes() -> None:
 def test_every_example_is_run_here() -> None:
     elsewhere = {
         "workers_readings.py",  # by tests/test_readme.py and tests/test_demo_workers.py
+        "cluster_clicks.py",  # by tests/test_demo_cluster.py
         "jobs_clicks.py",  # by tests/tidelog/jobs/test_clicks.py
         "gateway_chat.py",  # by tests/tidelog/gateway/test_gateway_example.py
     }
