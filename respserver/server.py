@@ -177,7 +177,7 @@ class RespServer:
             ),
         )  # fmt: skip
         self.metrics = MetricsExporter(
-            parts, self.clients, self.users, self.stats, lambda: None if self.group is None else self.group.status()
+            parts, self.clients, self.users, self.stats, lambda: None if self.group is None else self.group.last_known()
         )
 
     def _build_connections(self, parts: RuntimeParts) -> None:

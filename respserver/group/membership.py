@@ -81,6 +81,7 @@ class GroupMembership(ServerPart):
         self._beaten = 0.0
         self._coordinator: Final = without_password(config.coordinator)
         self._warn_at = 0.0  # loop time when the problem is logged
+        self._read_at = float("-inf")  # loop time just before the last decision that read the coordinator
 
     # -- start and stop ------------------------------------------------------------------------------------------
     def start(self) -> None:
@@ -160,9 +161,10 @@ class GroupMembership(ServerPart):
         retry = self._config.group_lease / 5000
         while not self._stopping:
             self._wakened.clear()
+            began = self._loop.time()
             try:
                 wait = await self._decisions.step() or 10 * retry  # the watches miss nothing: this is a precaution
-                self.problem = ""
+                self.problem, self._read_at = "", began
             except CoordinatorError as error:
                 self._note(f"the coordinator {self._coordinator} is unavailable; this member waits: {error}")
                 wait = retry / 4
@@ -198,6 +200,16 @@ class GroupMembership(ServerPart):
     @property
     def handing_over(self) -> bool:
         return bool(self.standing.target)
+
+    @property
+    def read_ms(self) -> int:
+        """The time since the coordinator was read successfully, in ms; -1 if it was not read yet."""
+        return -1 if self._read_at < 0 else int((self._loop.time() - self._read_at) * 1000)
+
+    def read_again(self) -> None:
+        """Read the coordinator, for an operator who wants to know whether it is available."""
+        if not 0 <= self.read_ms < self._config.group_lease / 50:
+            self.wake()
 
     # -- for INFO and TMEMBER ------------------------------------------------------------------------------------
     @property

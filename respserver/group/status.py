@@ -24,6 +24,12 @@ class GroupCommands:
         self._membership = membership
 
     def status(self) -> dict[str, object]:
+        """Return the status. Its problem is that of the last reading of the coordinator; the next one starts now."""
+        self._membership.read_again()
+        return self.last_known()
+
+    def last_known(self) -> dict[str, object]:
+        """Return the status without a reading of the coordinator."""
         return describe(self._membership)
 
     def fail_over(self, target: str, timeout_ms: int) -> None:
@@ -40,6 +46,7 @@ def describe(group: GroupMembership) -> dict[str, object]:
     found: dict[str, object] = {
         "group": config.group, "member": group.name, "address": group.address, "phase": group.standing.phase,
         "problem": group.problem, "coordinator": without_password(config.coordinator),
+        "coordinator_read_ms": group.read_ms,
         "replica_acks": "insync" if least else "0", "min_in_sync": least or config.min_in_sync,
         "lease_ms": config.group_lease, "lease_left_ms": max(0, int(group.presence.seconds_left * 1000)),
         "longest_stall_ms": int(group.longest_stall * 1000), "offset": group.end, "warnings": _warnings(group),

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import click
 
 from tidelog.cli.connect import url_option
-from tidelog.cluster.asking import at
+from tidelog.cluster.asking import at, member_status
 from tidelog.operating.tables import counted, duration, size, table, utc
 from tidelog.operating.terminal import echo
 from tidelog.operating.watch import StatusOptions, show_status, status_options
@@ -127,8 +127,10 @@ class Members:
         raise click.ClickException(problem)
 
     def _status(self, url: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self._ask(url, "TMEMBER", "STATUS"))
-        return found
+        try:
+            return member_status(self._access, url)
+        except ReplyError as error:
+            raise click.ClickException(f"the server replied: {error}") from None
 
     def _ask(self, url: str, *words: str | int) -> Any:
         connection = BlockingConnection(self._access, url, NAME)

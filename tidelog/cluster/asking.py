@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
@@ -12,6 +13,8 @@ from tidelog.transport.connection import BlockingConnection
 from tidelog.transport.errors import ReplyError
 
 ANSWER_MS: Final = 5000  # timeout of connecting and of each reply
+READ_LEASES: Final = 1  # leases within which a member has tried to read the coordinator
+AGAIN_SECONDS: Final = 0.05
 NAME: Final = "tidelog-cluster"  # of the connections
 
 
@@ -39,6 +42,25 @@ def ask_json(access: Access, url: str, *words: str | int, ms: int = ANSWER_MS) -
 def connected(access: Access, url: str, ms: int = ANSWER_MS) -> BlockingConnection:
     """Return a connection to the server at ``url``. Raises OSError, ReplyError."""
     return BlockingConnection(access.single_attempt(ms), url, NAME)
+
+
+def member_status(access: Access, url: str) -> dict[str, Any]:
+    """Return the status of a member of a group, after it has tried to read the coordinator. Raises OSError, ReplyError.
+
+    The member's ``problem`` says so if the coordinator is unavailable. Without this reading, nobody would notice it
+    before a lease expires.
+    """
+    began = time.monotonic()
+    while True:
+        waited = int((time.monotonic() - began) * 1000)  # before the request: the reply can be late
+        found = ask_json(access, url, "TMEMBER", "STATUS")
+        age = found.get("coordinator_read_ms")  # None: of an earlier version
+        if age is None or found.get("problem") or 0 <= age < waited:
+            return found
+        if waited > READ_LEASES * found["lease_ms"]:
+            found["problem"] = f"the coordinator {found['coordinator']} does not reply"
+            return found
+        time.sleep(AGAIN_SECONDS)
 
 
 async def phase(access: Access, url: str, ms: int) -> str | None:

@@ -63,6 +63,9 @@ def _maps(view: ClusterView) -> Iterator[str]:
 
 
 def _members(view: ClusterView) -> Iterator[str]:
+    for member in view.members:
+        if member.group_problem:
+            yield f"{_named(member)}: {member.group_problem}"
     for group in view.groups.values():
         reported: list[dict[str, Any]] = (group.status or {}).get("members", [])
         for each in reported:

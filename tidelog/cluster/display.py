@@ -65,6 +65,8 @@ def warnings(view: ClusterView) -> list[str]:
             found.append(f"group {group.name} has no leader that replies: its slots are not served")
         found += [f"group {group.name}: {problem}" for problem in group.problems]
         if group.status is not None:
+            if problem := group.status.get("problem"):
+                found.append(f"{group.status['member']}: {problem}")
             found += [f"group {group.name}: {text}" for text in group.status.get("warnings", ())]
     return found
 

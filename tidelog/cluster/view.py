@@ -29,6 +29,7 @@ class MemberView:
     mapped: bool = True  # False: the map does not have it, because it is not connected to its leader
     reply: dict[str, Any] | None = None  # to TCLUSTER STATUS; None: it was not requested, or there was none
     problem: str = ""  # why there is no reply
+    group_problem: str = ""  # why it can't continue as a member of its group, for example without the coordinator
 
     @property
     def address(self) -> str:
@@ -154,7 +155,7 @@ def _ask_group(access: Access, group: GroupView) -> None:
     order = sorted(group.members.values(), key=lambda member: member.name != group.leader)
     for member in order:
         try:
-            status = asking.ask_json(access, member.url, "TMEMBER", "STATUS")
+            status = asking.member_status(access, member.url)
         except (OSError, ReplyError) as error:
             group.problems.append(f"{member.name} ({member.address}): {_text(error)}")
             continue
@@ -170,6 +171,7 @@ def _ask_group(access: Access, group: GroupView) -> None:
 def _ask_member(access: Access, member: MemberView) -> None:
     try:
         member.reply = asking.ask_json(access, member.url, "TCLUSTER", "STATUS")
+        member.group_problem = str(asking.member_status(access, member.url)["problem"])
     except (OSError, ReplyError) as error:
         member.problem = _text(error)
 
@@ -181,4 +183,5 @@ def _place(url: str) -> str:
 def _text(error: Exception) -> str:
     if isinstance(error, ReplyError):
         return f"the server replied: {error}"
-    return f"no reply ({error.__cause__ or error})"
+    hint = ": a leader that cannot reach its coordinator sends no replies" if isinstance(error, TimeoutError) else ""
+    return f"no reply ({error.__cause__ or error}){hint}"

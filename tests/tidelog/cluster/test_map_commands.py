@@ -52,6 +52,27 @@ def test_status(cluster: RunningCluster) -> None:
     assert "no problems: 2 groups, 2 members" in run(cluster, "check")
 
 
+def test_the_coordinator_is_away(cluster: RunningCluster) -> None:
+    """It is reported at once, not when a lease has expired."""
+    directory = cluster.directory / "coordinator"
+    url = f"redis://127.0.0.1:{cluster.port}"
+    directory.rename(cluster.directory / "away")
+    try:
+        found = run(cluster, "check", code=1)
+        assert "coordinator" in found
+        assert "no problems" not in found
+    finally:
+        (cluster.directory / "away").rename(directory)
+    eventually(lambda: "no problems" in CliRunner().invoke(main, ["cluster", "check", "--url", url]).output)
+    directory.rename(cluster.directory / "away")
+    try:
+        shown = CliRunner().invoke(main, ["group", "status", "--url", url])
+        assert "coordinator" in shown.output
+    finally:
+        (cluster.directory / "away").rename(directory)
+    eventually(lambda: "no problems" in CliRunner().invoke(main, ["cluster", "check", "--url", url]).output)
+
+
 def test_slots_move_with_their_keys(cluster: RunningCluster) -> None:
     cluster.ask("1a", "SET", "{b}", "1")  # slot 3300
     assert "moved 1,001 slots from group 1 to group 2: 3000-4000" in run(cluster, "move", "3000-4000", "--to", "2")
