@@ -20,7 +20,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGES = [*PROJECT["tool"]["importlinter"]["root_packages"], "_tidelog_server"]
 SCRIPTS = [
     "scripts/check", "scripts/test", "scripts/test-compiled", "scripts/demo", "scripts/bench", "scripts/peers",
-    "scripts/wheels", "scripts/pictures", ".ci/run",
+    "scripts/cpu-tables", "scripts/wheels", "scripts/pictures", ".ci/run",
 ]  # fmt: skip
 PAGES = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md")), ROOT / "benchmarks/README.md"]
 FOLDERS = sorted({path.parent for name in (*PACKAGES, "benchmarks") for path in (ROOT / name).rglob("*.py")})

@@ -82,6 +82,7 @@ ACCESS = {
     "TCOUNT k - +": "r",
     "TSEEK k 0 1": "r",
     "TINFO k": "r",
+    "TMANIFEST k": "r",
     "TPENDING k g": "r",
     "TACK k g 1.1": "w",
     "TNACK k g 1.1": "w",
