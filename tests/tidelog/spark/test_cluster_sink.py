@@ -131,23 +131,19 @@ def test_the_driver_is_killed_between_steps(
         assert of_topic(client, name) == Counter(range(ROWS))
 
 
-def test_a_leader_is_killed_again_and_again(spark: SparkSession, checkpoint: str) -> None:
-    with cluster() as servers:
-        groups = Groups(servers)
-        with Client(url_of(groups)) as client:
-            client.tmappend("in", ["n"], [(n,) for n in range(ROWS)])
-        query = start(spark, url_of(groups), checkpoint, **topic("out"))
-        try:
-            for node in groups.nodes * 4:
-                if query.isActive:  # what is killed after the end shows nothing
-                    node.kill()
-                    node.start()
-                    groups.agree()
-            ended(query)
-        finally:
-            query.stop()
-        with Client(url_of(groups)) as client:
-            assert of_topic(client, "out") == Counter(range(ROWS))
+def test_a_leader_is_killed_again_and_again(spark: SparkSession, groups: Groups, checkpoint: str) -> None:
+    query = start(spark, url_of(groups), checkpoint, **topic("killed"))
+    try:
+        for node in groups.nodes * 4:
+            if query.isActive:  # what is killed after the end shows nothing
+                node.kill()
+                node.start()
+                groups.agree()
+        ended(query)
+    finally:
+        query.stop()
+    with Client(url_of(groups)) as client:
+        assert of_topic(client, "killed") == Counter(range(ROWS))
 
 
 def test_batch_writes(spark: SparkSession, groups: Groups, client: Client) -> None:
