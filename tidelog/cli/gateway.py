@@ -7,6 +7,7 @@ import click
 from tidelog.cli.connect import url_option
 from tidelog.cli.extras import needs
 from tidelog.cli.logs import configure, logging_options
+from tidelog.cli.metrics import metrics_options
 from tidelog.gateway import DEFAULT_LISTEN
 from tidelog.operating.terminal import echo
 from tidelog.transport.access import Access
@@ -24,10 +25,11 @@ from tidelog.transport.access import Access
               help="Maximum number of event streams and of requests that wait.")
 @click.option("--max-readers-per-user", type=click.IntRange(1), default=10_000, show_default=True,
               help="The same for one user.")
+@metrics_options
 @logging_options("info")
 def gateway(
     url: str, listen: str, tls_cert: str | None, tls_key: str | None, without_tls: bool, cors_origins: tuple[str, ...],
-    max_readers: int, max_readers_per_user: int, log_level: str, log_json: bool,
+    max_readers: int, max_readers_per_user: int, metrics: int | None, metrics_host: str, log_level: str, log_json: bool,
 ) -> None:  # fmt: skip
     """Serve streams over HTTP, for programs without a Redis client.
 
@@ -56,7 +58,8 @@ def gateway(
         raise click.UsageError(str(error)) from None
     configure(log_level, log_json)
     options = GatewayOptions(
-        access, listen, tls_cert, tls_key, without_tls, cors_origins, max_readers, max_readers_per_user
+        access, listen, tls_cert, tls_key, without_tls, cors_origins, max_readers, max_readers_per_user, metrics,
+        metrics_host,
     )  # fmt: skip
     try:
         run(options, echo)

@@ -4,6 +4,7 @@ It is one process (``tidelog gateway``) that serves HTTP and uses RESP toward th
 
     errors       errors as responses (RFC 9457), and the status of each error reply of the server
     limits       the limits of all resources
+    counts       counters for metrics
     media        media types of requests and responses
     entryjson    entries as JSON, and JSON as entries
     parameters   parameters of requests, each declared once
@@ -23,6 +24,7 @@ It is one process (``tidelog gateway``) that serves HTTP and uses RESP toward th
     routes       the table of all routes
     issuing      issues tokens
     openapi      the OpenAPI document
+    metrics      /metrics for Prometheus
     security     who sends a request, and from where; errors become responses
     application  the HTTP server
     process      the process: listening, signals

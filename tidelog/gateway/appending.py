@@ -46,12 +46,15 @@ async def append(call: GatewayCall) -> web.Response:
         del body
         if delayed := delays_of(call, entries, token):
             tokens = await in_one_step(call, delayed, repeatable=token is not None)
+            call.site.counts.appended += len(tokens)
             return json_response({"tokens": tokens}, 202)
         trims = trims_of(call)
         if token is None:
             ids = await _append(call, entries, trims)
+            call.site.counts.appended += len(ids)
             return json_response({"ids": ids}, 201)
         ids, replayed = await _append_once(call, token, entries, trims)
+        call.site.counts.appended += 0 if replayed else len(ids)
     return json_response({"ids": ids}, 200 if replayed else 201, {REPLAYED: "true"} if replayed else None)
 
 

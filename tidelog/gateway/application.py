@@ -6,7 +6,7 @@ import asyncio
 import logging
 import resource
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,6 +17,7 @@ from tidelog.gateway import DEFAULT_LISTEN
 from tidelog.gateway.errors import GatewayError
 from tidelog.gateway.limits import BODY, OTHER_CONNECTIONS, READERS, STREAMS, USER_READERS
 from tidelog.gateway.media import JSON
+from tidelog.gateway.metrics import serving
 from tidelog.gateway.openapi import document
 from tidelog.gateway.routes import ROUTES
 from tidelog.gateway.security import guard, handler_of
@@ -49,6 +50,8 @@ class GatewayOptions:
     cors_origins: Sequence[str] = ()  # origins of pages with access; ``*``: all
     readers: int = READERS  # open event streams
     user_readers: int = USER_READERS  # open event streams of one user
+    metrics: int | None = None  # port of /metrics, 0: a free one; None: it is not served
+    metrics_host: str = "127.0.0.1"
 
 
 class GatewayServer:
@@ -79,7 +82,10 @@ class GatewayServer:
         self._limits = HttpLimits(options.readers + OTHER_CONNECTIONS, HEADERS_WITHIN)
         self._address: HttpAddress | None = None
         self._sweeping: asyncio.Task[None] | None = None
+        self._metrics_at = options.metrics, options.metrics_host
+        self._metrics = ExitStack()
         self.url = ""
+        self.metrics_port: int | None = None  # after ``start``, if metrics are served
 
     async def start(self) -> None:
         """Start listening. Raises GatewayError if the address can't be used."""
@@ -95,6 +101,13 @@ class GatewayServer:
             raise GatewayError(
                 f"{self._host}:{self._port} can't be used: {error.strerror or error}; use another --listen HOST:PORT"
             ) from None
+        port, host = self._metrics_at
+        if port is not None:
+            try:
+                self.metrics_port = self._metrics.enter_context(serving(self.site, port, host))
+            except OSError as error:
+                await self.stop()
+                raise GatewayError(f"--metrics {port}: {host}:{port} is not available: {error}") from None
         self._sweeping = asyncio.create_task(self._sweep())
         self.url = f"{'https' if self._tls else 'http'}://{self._address.shown}"
 
@@ -106,6 +119,7 @@ class GatewayServer:
         self.site.close()
         await self._runner.cleanup()
         self._users.close()
+        await asyncio.to_thread(self._metrics.close)  # it waits for a scrape
 
     async def _sweep(self) -> None:
         while True:

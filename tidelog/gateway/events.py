@@ -49,6 +49,7 @@ class EventWriter:
 
     def __init__(self, call: GatewayCall) -> None:
         self._request = call.request
+        self._counts = call.site.counts
         self._whole = True  # the last part ends with a whole event
         self.response = web.StreamResponse(
             headers={**call.site.headers(call.request), "Content-Type": EVENTS, "X-Accel-Buffering": "no"}
@@ -80,6 +81,7 @@ class EventWriter:
                 begin = end
                 async with asyncio.timeout(UNREAD):
                     await self.response.write(part)
+                self._counts.event_bytes += len(part)
         except TimeoutError:
             raise SlowReaderError from None
 
@@ -95,6 +97,7 @@ class EventWriter:
     def disconnect(self) -> None:
         """Disconnect a client that does not read. The reason is the last that it receives, if it reads again soon."""
         reason = b": disconnected: nothing was read for %d seconds; resume with Last-Event-ID\n\n" % UNREAD
+        self._counts.slow_readers += 1
         log.warning("%s: an event stream is closed: nothing was read for %g s", self._request.remote, UNREAD)
         transport = self._request.transport
         if transport is not None and self._whole:

@@ -15,12 +15,15 @@ import base64
 import binascii
 import logging
 from collections.abc import Awaitable, Callable
+from time import monotonic
 from typing import Any, Final
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
+from tidelog.gateway.counts import DISCONNECTED, OTHER
 from tidelog.gateway.errors import PROBLEM, ProblemError, expired, unauthorized, unavailable
+from tidelog.gateway.media import EVENTS
 from tidelog.gateway.parameters import read_query
 from tidelog.gateway.site import GatewayCall, GatewayRoute, GatewaySite
 from tidelog.gateway.users import DEFAULT_USER, GatewayUser
@@ -32,6 +35,7 @@ log = logging.getLogger("tidelog.gateway")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE")
+COUNTED: Final = frozenset({*METHODS, "OPTIONS"})
 
 
 def guard(site: GatewaySite) -> Middleware:
@@ -39,6 +43,15 @@ def guard(site: GatewaySite) -> Middleware:
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+        began, status, timed = monotonic(), DISCONNECTED, False
+        try:
+            response = await answered(request, handler)
+            status, timed = str(response.status), response.content_type != EVENTS
+        finally:
+            site.counts.ended(*_route(request), status, monotonic() - began if timed else None)
+        return response
+
+    async def answered(request: web.Request, handler: Handler) -> web.StreamResponse:
         with handling(request):
             try:
                 _check_host(site, request)
@@ -55,6 +68,12 @@ def guard(site: GatewaySite) -> Middleware:
         return response
 
     return middleware
+
+
+def _route(request: web.Request) -> tuple[str, str]:
+    """Return the method and the path of the route of a request."""
+    resource = request.match_info.route.resource
+    return request.method if request.method in COUNTED else OTHER, OTHER if resource is None else resource.canonical
 
 
 def handler_of(site: GatewaySite, route: GatewayRoute) -> Handler:

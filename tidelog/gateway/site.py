@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from aiohttp import web
 
+from tidelog.gateway.counts import GatewayCounts
 from tidelog.gateway.errors import ProblemError
 from tidelog.gateway.limits import GROUP_READERS, MEMORY, STREAMS, UseLimit
 from tidelog.gateway.media import JSON, content_type
@@ -43,6 +44,7 @@ class GatewaySite:
         self.origins = origins
         self.tokens = AccessTokens()
         self.request_keys = RequestKeys()
+        self.counts = GatewayCounts()
         self.memory = UseLimit("bytes of bodies and pages in flight", MEMORY, MEMORY // 2)
         self.readers = UseLimit("open event streams", readers, user_readers)
         self.group_readers = UseLimit("open readers of groups", GROUP_READERS, GROUP_READERS // 2)

@@ -223,6 +223,11 @@ class StreamTails:
             tail.readers -= 1
             tail.unused = monotonic()
 
+    @property
+    def count(self) -> int:
+        """The number of streams that are followed; a stream counts once for each user."""
+        return len(self._tails)
+
     def sweep(self) -> None:
         """End the tails without readers, and drop old batches of the others."""
         now = monotonic()

@@ -249,6 +249,11 @@ class GatewayUsers:
             raise
         return user
 
+    @property
+    def count(self) -> int:
+        """The number of users in use."""
+        return len(self._users)
+
     def sweep(self) -> None:
         """Forget users that are not in use."""
         now = monotonic()

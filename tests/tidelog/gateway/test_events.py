@@ -18,6 +18,7 @@ from tidelog.client import Client
 from tidelog.client.entries import Batch, Entry, Span, StreamId
 from tidelog.gateway import events, tails, users
 from tidelog.gateway.application import GatewayServer
+from tidelog.gateway.counts import GatewayCounts
 from tidelog.gateway.errors import ProblemError
 from tidelog.gateway.frames import PART, frame
 from tidelog.gateway.users import NAME
@@ -56,6 +57,7 @@ def test_a_large_event_is_written_in_parts() -> None:
             written.append(part)
 
     writer.response = Response()
+    writer._counts = GatewayCounts()
     small, large = b"data: x\n\n", b"data: " + b"x" * 3 * PART + b"\n\n"
     for data in (small, small * 20_000, large, small + large + small, large * 2):
         written.clear()
