@@ -131,9 +131,8 @@ def test_what_reaches_it(secure: Secure, way: str) -> None:
             assert await made.tlen("seen")
         opened = await channel(flow_access(url), "test")
         opened.close()
-        connector = flow_client(url)
-        assert await connector.ping()
-        await connector.aclose()
+        async with flow_client(url) as connector:
+            assert await connector.redis.ping()
 
     asyncio.run(over_asyncio())
     with contextlib.closing(BackupSource(url)) as copied:

@@ -22,8 +22,8 @@ from tidelog.transport.clusterpools import AsyncClusterPools, ClusterPools, deni
 from tidelog.transport.pools import LeaderMovedError
 from tidelog.transport.slots import MemberAddress
 
-#: Commands that concern the keys of all members.
-SPANNING: Final = frozenset({"SCAN", "KEYS", "DBSIZE", "RANDOMKEY", "FLUSHALL", "FLUSHDB"})
+#: Commands that concern the keys of all members, or that no member redirects (PUBLISH).
+SPANNING: Final = frozenset({"SCAN", "KEYS", "DBSIZE", "RANDOMKEY", "FLUSHALL", "FLUSHDB", "PUBLISH"})
 MOVES: Final = (MovedError, LeaderMovedError)  # see ``is_move``
 
 

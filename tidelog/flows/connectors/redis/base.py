@@ -18,9 +18,12 @@ ANSWER: Final = 10.0  # s for a reply, in addition to the time that a command bl
 LOST: Final = (redis.ConnectionError, redis.TimeoutError)
 
 
-def client(url: str) -> Any:
-    """Return a client that sends each command once and returns bytes."""
-    return AsyncClient(url, decode_responses=False, socket_timeout=BLOCK_MS / 1000 + ANSWER).redis
+def client(url: str) -> AsyncClient:
+    """Return a client that sends each command once and returns bytes. The connectors use its ``redis``.
+
+    In a cluster, it has connections to the leaders of several groups, which only ``AsyncClient.close`` closes.
+    """
+    return AsyncClient(url, decode_responses=False, socket_timeout=BLOCK_MS / 1000 + ANSWER)
 
 
 def check_url(url: str) -> None:
@@ -44,23 +47,23 @@ class RedisConnector(Source, Sink):
     def __init__(self, url: str) -> None:
         super().__init__()
         self._url = url
-        self._client: Any = None
+        self._client: AsyncClient | None = None
         self._read: OngoingRead[Any] = OngoingRead(self.wait)
 
     async def connect(self) -> None:
         self._client = client(self._url)
-        await checked_reply(self._client.ping())
+        await checked_reply(self._client.redis.ping())
 
     async def close(self) -> None:
         await self._read.cancel()
         found, self._client = self._client, None
         if found is not None:
-            await found.aclose()
+            await found.close()
 
     def server(self) -> Any:
         if self._client is None:
             raise ConnectionError("not connected")
-        return self._client
+        return self._client.redis
 
     async def blocking(self, command: Callable[[], Awaitable[Any]]) -> Any:
         """Return the reply of a blocking command. Return None if it is empty, or if the pull was interrupted."""

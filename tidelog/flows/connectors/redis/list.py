@@ -76,7 +76,7 @@ class RedisList(RedisConnector):
     async def close(self) -> None:
         others, self._others = self._others, None
         if others is not None and self._client is not None:
-            await others.end(self._client)
+            await others.end(self.server())
         await super().close()
 
     async def _recover(self) -> None:
