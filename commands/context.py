@@ -139,15 +139,18 @@ class Slices:
     None; a CommandError ends the command. A command that has begun is finished even if its client disconnects. Until
     then no other command of the client runs. ``writes``: whether slices change data, which only a leader may do.
     ``close()`` releases resources if the command ends without a reply. Inside EXEC, all slices run immediately.
+    ``resumes``: after a step has raised AbsentNodeError, the next call continues.
 
     For the data, such a command is a sequence of shorter ones: others see the effect of the slices so far.
     """
 
-    __slots__ = ("close", "step", "writes")
+    __slots__ = ("close", "resumes", "step", "writes")
 
     def __init__(
-        self, step: Callable[[Context], bytes | Chunks | None], writes: bool, close: Callable[[], None] = nothing
-    ) -> None:
+        self, step: Callable[[Context], bytes | Chunks | None], writes: bool, close: Callable[[], None] = nothing,
+        resumes: bool = False,
+    ) -> None:  # fmt: skip
+        self.resumes = resumes
         self.step = step
         self.writes = writes
         self.close = close

@@ -248,14 +248,18 @@ def in_pieces(parts: list[bytes]) -> bytes | Chunks:
 
 
 def gathered(parts: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the parts in order, several short ones at a time."""
+    """Yield the parts in order, several short ones at a time. An empty one, at which the reader may have to wait, is
+    yielded alone."""
     some, size = list[bytes](), 0
     for part in parts:
         some.append(part)
         size += len(part)
-        if size > PIECE_BYTES:
-            yield b"".join(some)
+        if size > PIECE_BYTES or not part:
+            if size:
+                yield b"".join(some)
             some, size = [], 0
+            if not part:
+                yield part
     if some:
         yield b"".join(some)
 

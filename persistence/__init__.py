@@ -19,7 +19,8 @@
     fullcopy       receives a copy of a leader's store and installs it
     scrub          reads and verifies the whole store in the background
     noderepair     replaces a damaged node of the store by a copy
-    tiering/       copies sealed nodes to an object store, in a separate process
+    tiering/       copies sealed nodes to an object store, and reads them back, in separate processes
+    diskcache      nodes that were read back from the object store
     verification   verifies a data directory that no server uses
     history        the identity of the log: its replication ID and its previous IDs
     directory      the data directory: its contents, its ID, and the lock against other servers

@@ -43,6 +43,7 @@ from storage.model.sortedrows import PackedRows
 from storage.nodes.coded import is_coded
 from storage.nodes.compaction import compacted
 from storage.nodes.packed import new_decompressor
+from storage.nodes.reference import is_reference
 from storage.streams import indexlog
 from storage.streams.capture import Capture, StreamCapture
 from storage.streams.metadata import plain
@@ -68,11 +69,11 @@ class Checkpoint:
 
     def __init__(
         self, path: Path, txn: lmdb.Transaction, databases: Sequence[lmdb._Database], content: StoreContent,
-        compressor: zstandard.ZstdCompressor, overflow: OverflowPages,
+        compressor: zstandard.ZstdCompressor, overflow: OverflowPages, nodes: int,
     ) -> None:  # fmt: skip
         """``databases``: in the order of ``storecopy``; the late ones may be missing if they are not needed.
 
-        ``content``: the current counts and sums, which are updated.
+        ``content``: the current counts and sums, which are updated. ``nodes``: the highest version of a node.
         """
         self._path = path
         self._txn = txn
@@ -81,6 +82,7 @@ class Checkpoint:
         self._compressor = compressor
         self._overflow = overflow
         self._decompressor = new_decompressor()
+        self._nodes = nodes
         self.coded = False  # whether a coded node was written
 
     def write(self, capture: Capture, offset: int) -> None:
@@ -125,7 +127,7 @@ class Checkpoint:
             txn.put(b"away", signed(b"away", I64.pack(capture.away)), db=meta)
         if capture.imports or txn.get(b"imports", db=meta) is not None:
             txn.put(b"imports", signed(b"imports", capture.imports), db=meta)
-        if self.coded:
+        if self.coded and self._nodes < CODED:
             txn.put(b"nodes", signed(b"nodes", U64.pack(CODED)), db=meta)
 
     def _write_staging(self, capture: Capture) -> None:
@@ -222,11 +224,11 @@ class Checkpoint:
     def _compact(self, key: bytes, alive: Sequence[tuple[int, int]]) -> None:
         """Rewrite a stored node without the bytes of its deleted entries, if this is worthwhile.
 
-        A damaged node stays as it is: reading it fails, and the checkpoint continues.
+        A damaged node stays as it is: reading it fails, and the checkpoint continues. A reference has no entries.
         """
         txn, nodes = self._txn, self._databases[NODES]
         blob = txn.get(key, db=nodes)
-        if blob is not None:
+        if blob is not None and not is_reference(blob):
             try:
                 less = compacted(bytes(blob), alive, self._compressor, self._decompressor)
             except CorruptError:

@@ -36,7 +36,7 @@ from persistence.directory import sync as sync_directory
 from persistence.history import NAME as HISTORY
 from persistence.history import History
 from persistence.journal import Journal
-from persistence.layout import CODED, CRC, GROUP, I64, MARKS_KEY, NODE_KEY, STREAM, U64, signed
+from persistence.layout import CODED, CRC, GROUP, I64, MARKS_KEY, NODE_KEY, STREAM, TIERED, U64, signed
 from persistence.lmdbfile import open_env, reported
 from persistence.ownnodes import OwnNodes
 from persistence.permissions import FILE, FOLDER
@@ -61,12 +61,14 @@ from resp.errors import REMEDY, CorruptError
 from storage.keyspace.keyspace import Keyspace
 from storage.model import tombstones
 from storage.model.ids import MASK64
+from storage.nodes import reference
 from storage.nodes.cache import NodeCache
 from storage.nodes.coded import check as check_rows
 from storage.nodes.coded import is_coded
 from storage.nodes.node import HEADER
 from storage.nodes.packed import new_decompressor, open_packed
 from storage.nodes.pool import NodePool
+from storage.nodes.reference import is_reference
 from storage.streams import metadata
 
 HALF, READY, WHOLE = "incoming", "incoming.ready", "whole"
@@ -109,6 +111,7 @@ class Incoming:
         self._tombstones: dict[int, int] = {}  # sid -> number of tombstones that have not arrived yet
         self._late = False  # there are entries that earlier versions cannot read (see ``layout``)
         self._coded = False  # the store states that it has coded nodes
+        self._tiered = False  # ... and references
         self._content = StoreContent()
         self._decompressor = new_decompressor()
         self._env: lmdb.Environment | None = None
@@ -181,11 +184,12 @@ class Incoming:
             (self._offset,) = U64.unpack_from(value, CRC.size)
         elif db == META and key == b"nodes":
             (version,) = U64.unpack_from(value, CRC.size)
-            if version > CODED:
+            if version > TIERED:
                 raise UnknownDatabaseError(
                     f"a copy with nodes of version {version}, which this tidelog does not know: the leader is newer"
                 )
-            self._coded = version == CODED
+            self._coded = version >= CODED
+            self._tiered = version >= TIERED
         elif db == META and key == b"away":
             I64.unpack_from(value, CRC.size)
         elif db == STREAMS:
@@ -199,7 +203,11 @@ class Incoming:
         return True
 
     def _check_node(self, key: bytes, blob: bytes) -> bool:
-        sid, first, first_id = NODE_KEY.unpack(key)
+        if is_reference(blob):
+            if not self._tiered:
+                raise CorruptError("a reference to history in a store without references")
+            found = reference.unpack(blob)
+            return self._add_node(key, found.entries, found.first_id)
         _, _, how, claimed, size, _, _ = HEADER.unpack_from(blob)
         most = (len(blob) // RATIO[1] + 1) * RATIO[0]
         if is_coded(blob):
@@ -212,9 +220,13 @@ class Incoming:
         node = open_packed(blob, self._decompressor)
         if is_coded(blob):
             check_rows(blob)
+        return self._add_node(key, len(node), node.first_id)
+
+    def _add_node(self, key: bytes, entries: int, its_first_id: int) -> bool:
+        sid, first, first_id = NODE_KEY.unpack(key)
         count, total, start, end, holes = self._nodes.get(sid, (0, 0, first, first, 0))
-        self._nodes[sid] = count + 1, total + crc32(key), start, first + len(node), holes + first - end
-        return first >= end and node.first_id == int.from_bytes(first_id, "big")
+        self._nodes[sid] = count + 1, total + crc32(key), start, first + entries, holes + first - end
+        return first >= end and its_first_id == int.from_bytes(first_id, "big")
 
     def _check_stream(self, key: bytes, value: bytes) -> bool:
         (sid,) = U64.unpack(key)

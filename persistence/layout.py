@@ -24,7 +24,8 @@ keys. The pieces of a stage are numbered from 1. "marks" contains tombstones.
 
 The first stores had no stages and no fences. "marks" and "producers" are created when they, or metadata of version 2,
 are first written. Earlier versions read a store without them and refuse a store with them by name. The same applies to
-unknown names in "meta": b"nodes" is written with the first coded node (storage.nodes.coded), b"away" with the first
+unknown names in "meta": b"nodes" is written with the first coded node (storage.nodes.coded), and again with the first
+reference, which replaces a node that is only in the object store (storage.nodes.reference), b"away" with the first
 shift of served time, b"imports" when slots with keys first move to this group. All other databases exist from the
 beginning.
 
@@ -58,7 +59,9 @@ PRODUCER = Struct(">I")
 HAS_CHECK = 1 << 63  # flag in the epoch of a fence, which is always below it
 META_KEYS = (b"away", b"content", b"imports", b"next_sid", b"nodes", b"offset")
 IMPORTS_FORMAT = 7  # the format that a server must know to read a store with b"imports" (replication.formats)
-CODED = 2  # the highest version of a node that this version of tidelog can read
+TIERED_FORMAT = 8  # and one with references
+CODED = 2  # the version of coded nodes
+TIERED = 3  # the version of references; the highest one that this version of tidelog can read
 
 
 def short(name: bytes) -> bytes:

@@ -31,10 +31,12 @@ from persistence.store import Store
 from persistence.storecopy import DATABASES, MARKS, NODES, STREAMS
 from resp.errors import CorruptError
 from storage.model.tombstones import BITS, Tombstones
+from storage.nodes import reference
+from storage.nodes.coded import CodedNode, is_coded
 from storage.nodes.coded import check as check_rows
-from storage.nodes.coded import is_coded
 from storage.nodes.node import HEADER
-from storage.nodes.packed import new_decompressor, open_packed
+from storage.nodes.packed import PackedNode, new_decompressor, open_packed
+from storage.nodes.reference import Reference, is_reference
 from storage.streams import metadata
 from storage.streams.metadata import StreamMeta
 
@@ -69,10 +71,14 @@ class Expected:
 
 def node_problem(key: bytes, blob: bytes, decompressor: zstandard.ZstdDecompressor) -> str:
     """Verify a node of the store. Return what is damaged, or "" if it is sound."""
+    node: PackedNode | CodedNode | Reference
     try:
-        node = open_packed(blob, decompressor)
-        if is_coded(blob):
-            check_rows(blob)
+        if is_reference(blob):
+            node = reference.unpack(blob)
+        else:
+            node = open_packed(blob, decompressor)
+            if is_coded(blob):
+                check_rows(blob)
     except (CorruptError, struct_error, ValueError) as error:
         return str(error)
     same = node.first_id == int.from_bytes(NODE_KEY.unpack(key)[2], "big")

@@ -12,15 +12,17 @@ import errno
 import struct
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from struct import Struct
 
 import lmdb
+from xxhash import xxh3_128_digest
 
 from persistence.checkpoint import Checkpoint, format_of_indexes, is_plain
 from persistence.checksums import COUNTED, StoreContent
+from persistence.diskcache import CACHE, DiskCache
 from persistence.fileidentity import OpenFile, disk_bytes
 from persistence.layout import (
     CODED,
@@ -30,11 +32,12 @@ from persistence.layout import (
     META_KEYS,
     NODE_KEY,
     STREAM,
+    TIERED,
     U64,
     signed,
 )  # fmt: skip
 from persistence.lmdbfile import open_env, reported, translated
-from persistence.overflowpages import OverflowPages
+from persistence.overflowpages import LARGE, OverflowPages
 from persistence.ownnodes import OwnNodes
 from persistence.permissions import FOLDER
 from persistence.restoration import Restoration, verified_entries
@@ -50,9 +53,11 @@ from persistence.storecopy import (
 from resp.errors import REMEDY, CorruptError
 from storage.keyspace.keyspace import Keyspace
 from storage.keyspace.replay import DAMAGE
+from storage.nodes import reference
 from storage.nodes.coded import is_coded
 from storage.nodes.node import new_compressor
 from storage.nodes.pool import NodeStore
+from storage.nodes.reference import PREFIX, Reference, is_reference
 from storage.streams.capture import Capture
 
 NEWER = (b"stages", b"fences", *LATE)  # databases that a store may lack
@@ -112,6 +117,7 @@ class Store:
     def __init__(self, directory: Path) -> None:
         """Open or create. Raises CorruptError, OSError."""
         directory.mkdir(FOLDER, exist_ok=True)
+        self.tiered = DiskCache(directory.parent / CACHE)
         self._compressor = new_compressor()  # for write() only
         self._copies: list[StoreSnapshot] = []  # copies that may still be open
         # Held while databases are created, and while a copy begins, whose list of databases must match its transaction.
@@ -174,7 +180,7 @@ class Store:
     def _node_version(self, txn: lmdb.Transaction) -> int:
         """Return the highest version of a node in the store. Raises CorruptError if it is unknown."""
         version = self._number(txn, b"nodes") or 1
-        if version > CODED:
+        if version > TIERED:
             raise CorruptError(f"{self.path}: it has nodes of version {version}: start the newer tidelog")
         return version
 
@@ -224,7 +230,36 @@ class Store:
             raise translated(self.path, error) from error
         if blob is None:
             raise CorruptError(f"{self.path}: node {first_ord} of stream {sid} is missing: {REMEDY}")
-        return blob
+        return self.tiered.load(blob, sid, first_ord, first_id) if blob[:3] == PREFIX else blob
+
+    def near(self, key: bytes, most: int, skip: Container[bytes]) -> list[tuple[int, Reference]]:
+        """Return references with their first ordinals: that of the node ``key``, those of its section, and up to
+        ``most`` that follow it in its stream, without those whose digests are in ``skip``. On the event loop only.
+
+        Raises OSError, CorruptError if the node has no valid reference.
+        """
+        with reported(self.path):
+            cursor = self.view.txn.cursor(db=self.nodes)
+            if not cursor.set_key(key):
+                return []
+            first = reference.unpack(bytes(cursor.value()))
+            found = [(NODE_KEY.unpack(key)[1], first)]
+            for ahead in (True, False):
+                cursor.set_key(key)
+                left = most
+                prefix = key[: U64.size]
+                while (cursor.next() if ahead else cursor.prev()) and bytes(cursor.key())[: U64.size] == prefix:
+                    raw = bytes(cursor.value())
+                    if not is_reference(raw):
+                        break
+                    one = reference.unpack(raw)
+                    if one.section != first.section:
+                        left -= 1
+                        if not ahead or left < 0:
+                            break
+                    if one.digest not in skip:
+                        found.append((NODE_KEY.unpack(bytes(cursor.key()))[1], one))
+        return found
 
     def pin(self) -> NodeStore:
         return Pinned(self, self.view)
@@ -267,6 +302,11 @@ class Store:
                 raise
         self._keep(copy)
         return copy
+
+    @property
+    def has_references(self) -> bool:
+        """Whether the store has, or had, nodes that are only in the object store. Any thread."""
+        return self._nodes >= TIERED
 
     @property
     def has_nodes(self) -> bool:
@@ -346,10 +386,12 @@ class Store:
         with reported(self.path), self.env.begin(write=True, buffers=True) as txn:
             content = self._content(txn) or self._counted(txn)
             with OverflowPages(self.path, txn, self._databases[META]) as overflow:
-                checkpoint = Checkpoint(self.path, txn, self._databases, content, self._compressor, overflow)
+                checkpoint = Checkpoint(
+                    self.path, txn, self._databases, content, self._compressor, overflow, self._nodes
+                )
                 checkpoint.write(capture, offset)
         if checkpoint.coded:
-            self._nodes = CODED
+            self._nodes = max(self._nodes, CODED)
         self._shifted = self._shifted or capture.away != 0
         self.offset = offset
 
@@ -369,14 +411,46 @@ class Store:
             if not allowed(txn.id() - 1):
                 return False
             txn.put(key, blob, db=self.nodes)
-            if is_coded(blob):
+            if is_coded(blob) and self._nodes < CODED:
                 txn.put(b"nodes", signed(b"nodes", U64.pack(CODED)), db=self.meta)
-            if content is not None:
-                packed = content.pack(self._number(txn, b"offset") or 0, txn.id())
-                txn.put(b"content", signed(b"content", packed), db=self.meta)
+            self._keep_content(txn, content)
         if is_coded(blob):
-            self._nodes = CODED
+            self._nodes = max(self._nodes, CODED)
         return True
+
+    def free(self, nodes: Sequence[tuple[bytes, bytes, bytes]]) -> tuple[int, int]:
+        """Replace nodes by references in one transaction, and sync. Any thread. Raises OSError, CorruptError.
+
+        ``nodes``: the key, the digest of the blob (XXH3-128), and the reference. A node with another blob stays as it
+        is: its stream was changed since a history object was compared with it. Returns the number of replaced nodes,
+        and the bytes that they need less.
+        """
+        count = size = 0
+        with self.reading(), reported(self.path), self.env.begin(write=True, buffers=True) as txn:
+            content = self._content(txn)
+            with OverflowPages(self.path, txn, self.meta) as overflow:
+                for key, digest, raw in nodes:
+                    blob = txn.get(key, db=self.nodes)
+                    if blob is None or is_reference(blob) or xxh3_128_digest(blob) != digest:
+                        continue
+                    if len(blob) >= LARGE:
+                        overflow.check(key, blob, is_node=True)
+                    size += len(blob) - len(raw)
+                    count += 1
+                    txn.put(key, raw, db=self.nodes)
+                if not count:
+                    txn.abort()
+                    return 0, 0
+                self._nodes = TIERED  # before a copy can contain them
+                txn.put(b"nodes", signed(b"nodes", U64.pack(TIERED)), db=self.meta)
+                self._keep_content(txn, content)
+        return count, size
+
+    def _keep_content(self, txn: lmdb.Transaction, content: StoreContent | None) -> None:
+        """Let the recorded counts and sums, which are valid for one transaction, be those of this one."""
+        if content is not None:
+            packed = content.pack(self._number(txn, b"offset") or 0, txn.id())
+            txn.put(b"content", signed(b"content", packed), db=self.meta)
 
     def key_of(self, sid: int) -> bytes | None:
         """Return the key of a stream as of the last checkpoint; None if it is not readable. On the event loop only."""

@@ -30,6 +30,7 @@ from struct import Struct
 
 import lmdb
 
+from persistence.layout import CODED, TIERED_FORMAT
 from persistence.lmdbfile import reported
 from persistence.noderuns import ReportedRuns, Run, RunDigest
 from resp.errors import CorruptError
@@ -51,6 +52,8 @@ def format_of(nodes: int, plain: bool, shifted: bool, indexes: int) -> int:
     ``nodes``: the highest version of a node. ``plain``: no late databases. ``shifted``: served time was shifted.
     ``indexes``: the highest format of a part of an index of delayed entries; 0: that of the rest.
     """
+    if nodes > CODED:
+        return TIERED_FORMAT
     if indexes:
         return indexes
     if shifted:

@@ -7,6 +7,7 @@
     5    changes of an index of delayed entries in the store (storage.streams.indexlog), only in full copies
     6    the rows of such an index in several parts, only in full copies
     7    records of the kinds from 34 on, and the store's b"imports": slots with keys moved to this group
+    8    references to history objects in the store (storage.nodes.reference), only in full copies
 
 A replica announces with ``REPLCONF capa format-N`` which format it can read. Earlier versions, which ignore such words,
 read format 1. They follow a newer leader as long as it writes nothing that they can't read. The servers of a cluster
@@ -25,7 +26,7 @@ from resp.errors import CorruptError
 from storage.keyspace.replay import KNOWN
 from storage.model.records import HEAD
 
-FORMAT = 7  # the format that this version reads
+FORMAT = 8  # the format that this version reads
 RECORDS = 7  # the newest format of records
 CAPA = b"format-"
 FIRST_OF_2 = 20  # the lowest kind of a record of format 2

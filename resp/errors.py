@@ -64,6 +64,34 @@ class DamagedNodeError(CorruptError):
         )
 
 
+class AbsentNodeError(DamagedNodeError):
+    """A node whose entries are only in a history object, and not in the disk cache. A retry can succeed.
+
+    ``raw``: the reference in the store (``storage.nodes.reference``). ``last_id``: of its last entry. ``failed``: why
+    the last attempt to read the object failed; "" if there was none lately.
+    """
+
+    def __init__(
+        self, sid: int, first_ord: int, first_id: int, count: int, last_id: int, raw: bytes, place: str, failed: str
+    ) -> None:
+        super().__init__(sid, first_ord, first_id, count, place)
+        self.last_id, self.raw, self.failed = last_id, raw, failed
+        self.args = (self._text(""),)
+
+    def of_key(self, key: bytes) -> str:
+        return self._text(f" (key '{show(key)}')")
+
+    def _text(self, key: str) -> str:
+        mask = (1 << 64) - 1
+        first, last = (f"{one >> 64}.{one & mask}" for one in (self.first_id, self.last_id))
+        what = (
+            f"the entries {first} to {last} of stream {self.sid}{key} are only in the object store ({self.why})"
+        )
+        if self.failed:
+            return f"{what}, which can't be read: {self.failed}. Repeat the command later."
+        return f"{what}, and are being read: repeat the command."
+
+
 REMEDY = "restore the directory from a backup, or from a replica"  # at the end of most texts of CorruptError
 
 

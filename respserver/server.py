@@ -32,6 +32,7 @@ from respserver.clients.tracking import Tracking
 from respserver.clients.users import Users
 from respserver.config.config import Config
 from respserver.config.renames import rename
+from respserver.execution.absent import AbsentEntries
 from respserver.execution.blocking import Blocking
 from respserver.execution.dispatch import Dispatcher
 from respserver.execution.requests import RequestProcessor
@@ -61,6 +62,7 @@ from respserver.runtime.parts import RuntimeParts
 from respserver.runtime.servedtime import ServedTime
 from respserver.runtime.stopping import COPY_SECONDS
 from respserver.runtime.ticks import Ticks
+from respserver.tiering.historyreads import HistoryReads
 from respserver.tiering.tiering import Tiering
 from storage.keyspace import expiry
 from storage.keyspace.keyspace import Keyspace
@@ -135,13 +137,14 @@ class RespServer:
             parts, lambda: self.clients.bytes, self._overheads,
             make_room=lambda: self.checkpoints.make_room(),
         )  # fmt: skip
-        self.blocking = Blocking(parts, self)
+        self.history_reads, self.blocking = HistoryReads(parts), Blocking(parts, self)
         self.users.on_change = self.blocking.check_again
-        self.slicing = Slicing(parts, self, self.notifications)
+        self.slicing = Slicing(parts, self, self.notifications, self.history_reads.wait)
         self.transactions = Transactions(parts, self.notifications)
         self.dispatcher = Dispatcher(
-            parts, self, self.blocking, self.slicing, self.transactions, self.notifications, self.memory
-        )
+            parts, self, self.blocking, self.slicing, self.transactions, self.notifications, self.memory,
+            AbsentEntries(parts, self.history_reads.wait),
+        )  # fmt: skip
         self.replicas = Replicas(
             parts, self.clients, NodeExchange(parts), on_heard=self._heard,
             before_delta=lambda: self.checkpoints.recent(),
@@ -168,7 +171,7 @@ class RespServer:
         self.clients.on_leave += [self.pubsub.drop, self._unwatch, self.monitors.remove, self.tracking.disable]
 
     def _build_reports(self, parts: RuntimeParts) -> None:
-        self.tiering = Tiering(parts, self.membership)
+        self.tiering = Tiering(parts, self.membership, self.history_reads)
         self.stats = Reporting(
             parts,
             ReportSources(
@@ -192,6 +195,7 @@ class RespServer:
         services = ConnectionServices(
             parts, RequestProcessor(parts, self.dispatcher, self._limits), self._limits, self._sockets,
             accept=self._admission.admit, left=self.clients.leave, awaited=self._read_after_wait,
+            fetch=self.history_reads.wait,
         )  # fmt: skip
         self.listeners = Listeners(self.config, lambda: cast(asyncio.Protocol, Connection(services)))
 
@@ -439,6 +443,7 @@ class RespServer:
         self.checkpoints.on_time(mono)
         self.scrubbing.on_time(now)
         self.tiering.on_time()
+        self.history_reads.on_time()
         self.roles.on_time(mono)
         ks = self.data.ks
         if ks.log or ks.ready:
@@ -546,6 +551,7 @@ class RespServer:
         await self.roles.finish()
         self.on_stage("the copies in the object store", 0)
         await self.tiering.finish()
+        await self.history_reads.finish()
         self.on_stage("the scrub", 0)
         await self.scrubbing.finish()
         self.on_stage("a checkpoint", None)

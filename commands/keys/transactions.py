@@ -12,7 +12,7 @@ from typing import Final
 from commands.context import Context, Reply
 from commands.declare import MOST_NAMES, command, key
 from resp import errors, reply
-from resp.errors import CommandError
+from resp.errors import AbsentNodeError, CommandError
 
 # maximum keys of one client: they are all dropped in one step, also when it disconnects
 MOST_WATCHED: Final = MOST_NAMES
@@ -58,11 +58,19 @@ def exec_(ctx: Context, argv: list[bytes]) -> Reply:
         if aborted:
             raise CommandError(errors.EXEC_ABORT)
         return reply.null_array(session.proto)
+    watched = list(session.watching)
     session.unwatch(ctx.ks)
     try:
-        return ctx.server.transactions.run_queued(ctx)
-    finally:
+        answer = ctx.server.transactions.run_queued(ctx)
+    except AbsentNodeError:  # nothing has changed; EXEC is repeated later
+        for name in watched:
+            session.watch(ctx.ks, name)
+        raise
+    except BaseException:
         session.end_transaction(ctx.ks)
+        raise
+    session.end_transaction(ctx.ks)
+    return answer
 
 
 @_transaction("DISCARD", traits="immediate", complexity="O(N): N queued commands.")

@@ -19,7 +19,7 @@ from commands.redis_streams.options import (
     most_at_once,
 )  # fmt: skip
 from commands.redis_streams.trim import trim
-from commands.redis_streams.trimming import border_after
+from commands.redis_streams.trimming import border_after, require_trimmed
 from commands.streams.append import (
     LARGE,
     append_alike,
@@ -28,6 +28,7 @@ from commands.streams.append import (
     evict_group,
     head_of,
     like_first,
+    require_retained,
     still_retained,
     touched,
 )
@@ -68,6 +69,8 @@ def _bounded(ctx: Context, argv: list[bytes]) -> bytes:
     if len(argv) < at + 3 or argv[at] != b"*" or not (len(argv) - at) & 1 or not argv[at - 1].isdigit():
         return b""
     ks, name, retained = ctx.ks, argv[1], integer(argv[at - 1])
+    if ks.pool.tiered:
+        require_retained(ks.stream(name, ctx.now), retained, 1)
     bulk_id = append_one(ctx, argv, at + 1)
     if ks.event_classes:
         ks.notify(events.STREAM, b"xadd", name)
@@ -100,6 +103,8 @@ def _add(ctx: Context, argv: list[bytes]) -> Reply:
         known = _known(stream, options.producer, iid, ctx.now)
         if known:
             return xid_bulk(known)
+    if ks.pool.tiered and options.strategy:
+        require_trimmed(stream, options, 1)
     if options.auto:
         ms, seq = ks.next_id(stream, ctx.now)
     else:
@@ -237,6 +242,8 @@ def _trimmable(ctx: Context, name: bytes, options: AddTrimOptions, count: int) -
     if options.strategy == MINID:
         count = min(count, still_retained(first_id, options.threshold))
     try:
+        if ks.pool.tiered:
+            require_trimmed(stream, options, count)
         return count if _within_limit(stream, options, count, first_id) else 0
     except DamagedNodeError:  # the calls find this, too, but their appends must not fail
         return 0

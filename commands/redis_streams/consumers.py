@@ -24,8 +24,11 @@ def consumer_of(ctx: Context, key: bytes, stream: Stream, group: Group, name: by
     """Return the consumer of that name, which is active now. Create it if necessary; CommandError if it is too long."""
     if len(name) > LONGEST_NAME and name not in group.consumers:
         raise errors.long_name("consumer", len(name), LONGEST_NAME)
-    consumer, made = groupmutators.consumer(ctx.ks, key, stream, group, name, ctx.now)
+    ks = ctx.ks
+    before = len(ks.log) + ks.changes.count
+    consumer, made = groupmutators.consumer(ks, key, stream, group, name, ctx.now)
     if made:
+        ks.repeatable += len(ks.log) + ks.changes.count - before
         ctx.ks.notify(events.STREAM, b"xgroup-createconsumer", key)
     return consumer
 

@@ -53,7 +53,7 @@ def xread(ctx: Context, argv: list[bytes]) -> Reply:
         limits = options.limits(ctx.session.proto)
         if limits is not None and is_long(parts, options.maxsize):
             sized = SizedRead(parts, limits)
-            return Slices(sized.step, False, sized.close)
+            return Slices(sized.step, False, sized.close, resumes=True)
         return _reply(ctx, parts, limits)
     null = encode.null_array(ctx.session.proto)
     if options.block < 0 or ctx.in_exec:

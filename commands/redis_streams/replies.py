@@ -25,6 +25,7 @@ def range_reply(stream: Stream, position: StreamPosition, hi: int, count: int) -
     if stream.wire_size(lo, hi) <= STREAMED_ABOVE:
         return b"".join([top, *stream.redis_form(position, hi)])
     snapshot = stream.snapshot(lo, hi)
+    snapshot.waits = True
     return Chunks(after([top], _dashed(snapshot.entries())), snapshot.close, snapshot.memory_bytes, snapshot.pinned)
 
 
@@ -34,6 +35,7 @@ def reversed_reply(stream: Stream, lo: int, hi: int, count: int) -> bytes | Chun
     if stream.wire_size(lo, hi) <= STREAMED_ABOVE:
         return top + redis_entries(stream.read_reverse(lo, hi))
     snapshot = stream.snapshot(lo, hi)
+    snapshot.waits = True
     pieces = after([top], _dashed(snapshot.entries_reverse()))
     return Chunks(pieces, snapshot.close, snapshot.memory_bytes, snapshot.pinned)
 
@@ -129,6 +131,7 @@ class _KeyChunks:
                     yield from after([head], elements.pieces())
                     head = b""
                 if snapshot is not None:
+                    snapshot.waits = True
                     yield from after([head], _dashed(snapshot.entries()))
                 elif head:
                     yield head

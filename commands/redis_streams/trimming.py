@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from commands.redis_streams.options import MAXLEN, MINID, NO_LIMIT, AddTrimOptions
 from commands.slicing import AT_ONCE, ids_at_once
-from resp.errors import DamagedNodeError
+from commands.streams.append import require_retained
+from resp.errors import AbsentNodeError, DamagedNodeError
 from storage.groups.group import Group
 from storage.keyspace import groupmutators
 from storage.keyspace.keyspace import Keyspace
@@ -35,11 +36,11 @@ class Trimming:
 
     def proceed(self, ks: Keyspace, name: bytes, stream: Stream) -> bool:
         """Run step(). Returns False, too, if a damaged node prevents more, but raises DamagedNodeError if nothing was
-        evicted and the command has not appended an entry."""
+        evicted and the command has not appended an entry. Raises AbsentNodeError if it has not appended one."""
         try:
             return self.step(ks, name, stream)
         except DamagedNodeError as error:
-            if not (self.evicted or self.added):
+            if not (self.evicted or self.added) or (isinstance(error, AbsentNodeError) and not self.added):
                 raise
             ks.note_damage(error)
             return False
@@ -223,6 +224,25 @@ def trim_border(stream: Stream, options: AddTrimOptions) -> int:
     if options.limit < NO_LIMIT:
         border = min(border, stream.after(stream.first_ord, options.limit))
     return stream.node_border(border) if options.approximate else border
+
+
+def require_trimmed(stream: Stream | None, options: AddTrimOptions, added: int) -> None:
+    """Raise AbsentNodeError if the eviction after ``added`` appends needs entries that are only in the object store.
+
+    The appends can then wait. Afterwards, they could not be undone.
+    """
+    if stream is None:
+        return
+    if options.strategy == MAXLEN:
+        require_retained(stream, options.threshold, added, options.approximate)
+    else:
+        try:
+            border = stream.ord_from(options.threshold)
+        except AbsentNodeError:
+            raise
+        except DamagedNodeError:
+            return
+        stream.require_border(stream.node_border(border) if options.approximate else border)
 
 
 def border_after(ks: Keyspace, stream: Stream, options: AddTrimOptions) -> int:

@@ -34,7 +34,7 @@ from commands.parse import MOST_FIELDS, positive
 from commands.streams.rows import parsed_rows
 from resp import errors
 from resp import reply as encode
-from resp.errors import CommandError, DamagedNodeError
+from resp.errors import AbsentNodeError, CommandError, DamagedNodeError
 from storage.keyspace import events
 from storage.keyspace.keyspace import Keyspace
 from storage.model.entries import COUNTS, bulk_ranges, entry_of, id_bulk
@@ -228,6 +228,8 @@ def tappev(ctx: Context, argv: list[bytes]) -> Reply:
     else:
         how, retained = _retention(argv[2], argv[3], ctx.now)
     result = b""
+    if ks.pool.tiered:
+        _require(ks.stream(name, ctx.now), how, retained, 1)
     if len(argv) > 4:
         result = append_one(ctx, argv, 4)
         if ks.event_classes:
@@ -278,6 +280,29 @@ def _border(stream: Stream, how: int, retained: int) -> int:
     return stream.ord_from(retained) if how == BY_ID else stream.bytes_border(retained)
 
 
+def require_retained(stream: Stream | None, retained: int, added: int, approximate: bool = False) -> None:
+    """Raise AbsentNodeError if an eviction of all but ``retained`` entries after ``added`` appends needs entries that
+    are only in the object store. The appends can then wait. Afterwards, they could not be undone."""
+    if stream is not None:
+        border = stream.ahead(stream.next_ord, max(0, retained - added))
+        stream.require_border(stream.node_border(border) if approximate else border)
+
+
+def _require(stream: Stream | None, how: int, retained: int, added: int) -> None:
+    """Do the same for TAPPEV."""
+    if stream is None:
+        return
+    if how == COUNTED:
+        require_retained(stream, retained, added)
+        return
+    try:
+        stream.require_border(_border(stream, how, retained))
+    except AbsentNodeError:
+        raise
+    except DamagedNodeError:
+        pass  # _border_after() reports it
+
+
 def _border_after(ks: Keyspace, stream: Stream, how: int, retained: int) -> int:
     """Return _border() after an append: if a damaged node prevents more, the ordinal of its first entry."""
     try:
@@ -298,6 +323,8 @@ def tappev_alike(ctx: Context, argv: list[bytes], bodies: list[bytes]) -> bytes:
     how, retained = _retention(argv[2], argv[3], ctx.now)
     if how == SIZED:
         return b""
+    if ks.pool.tiered:
+        _require(ks.stream(name, ctx.now), how, retained, len(bodies))
     if how == BY_ID:
         ms, seq = ks.next_id(ks.stream(name, ctx.now), ctx.now)
         if still_retained(ms << 64 | seq, retained) < len(bodies):
@@ -319,6 +346,8 @@ def tappev_large(ctx: Context, calls: list[list[bytes]]) -> list[bytes] | None:
         return None
     ks, name = ctx.ks, first[1]
     stream = ks.stream(name, ctx.now)
+    if ks.pool.tiered:
+        _require(stream, how, retained, len(calls))
     same = like_first(calls, 2, 4)
     if how == BY_ID:
         ms, seq = ks.next_id(stream, ctx.now)

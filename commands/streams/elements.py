@@ -84,6 +84,7 @@ class Elements:
             if self._wires:
                 yield self._encoded(self._wires)
             if self._picks is not None:
+                self._picks.waits = True
                 for wires in self._picks.entries():
                     yield self._encoded(wires)
         finally:
@@ -143,6 +144,7 @@ class _Both:
         self._snapshot = snapshot
 
     def pieces(self, head: bytes) -> Iterator[bytes]:
+        self._snapshot.waits = True
         try:
             yield from _between(head, self._elements, b"")
             yield from self._snapshot.forward()

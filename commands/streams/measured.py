@@ -27,18 +27,24 @@ class MeasuredRange:
 
     def __init__(self, stream: Stream, lo: int, hi: int) -> None:
         self._measured = stream.snapshot(lo, hi)
+        self._measured.waits = True
         self._sent: Snapshot | None = stream.snapshot(lo, hi)
         self._sizes: Iterator[list[int]] | None = None  # None: not begun
         self.count = 0  # number of entries within the limit so far
 
     def measure(self, room: int, more: int, most: int = 0) -> int:
         """Add entries of the next node: those that begin within ``room`` bytes, at most ``most`` (0: all). Each is
-        ``more`` bytes longer in the reply than its wire form. Returns their size; 0 if there are no more."""
+        ``more`` bytes longer in the reply than its wire form. Returns their size; 0 if there are no more. Raises
+        AbsentNodeError; the next call then continues."""
         if self._sizes is None:
             self._sizes = self._measured.cuts()
         cuts = next(self._sizes, None)
         if cuts is None:
             return 0
+        if not cuts:
+            absent = self._measured.take_absent()
+            if absent is not None:
+                raise absent
         if most:
             cuts = cuts[:most]
         number = begin_within(cuts, room, more)
@@ -94,5 +100,6 @@ class MeasuredRead:
         head = array_header(self._range.count + self._extra) + self._head
         if snapshot is None:  # never: the range has an entry
             return Chunks(iter((head,)), self.close, len(head))
+        snapshot.waits = True
         pieces = after([head], snapshot.forward())
         return Chunks(pieces, snapshot.close, snapshot.memory_bytes + len(head), snapshot.pinned)

@@ -48,7 +48,7 @@ def tread(ctx: Context, argv: list[bytes]) -> Reply:
     if options.max_bytes > measured.MEASURED_AT_ONCE and stream is not None:
         long = _measured(ctx, position, options, stream)
         if long is not None:
-            return Slices(long.step, False, long.close)
+            return Slices(long.step, False, long.close, resumes=True)
     reply = _serve_plain(ctx, position, options, stream, options.block < 0)
     if reply is not None:
         return reply

@@ -31,6 +31,7 @@ def entries_reply(
     if stream.wire_size(lo, hi) <= STREAMED_ABOVE:
         return b"".join((top, head, stream.read(lo, hi)))
     snapshot = stream.snapshot(lo, hi)
+    snapshot.waits = True
     pieces = after([top, head], snapshot.forward())
     return Chunks(pieces, snapshot.close, snapshot.memory_bytes + len(head), snapshot.pinned)
 
@@ -43,6 +44,7 @@ def reversed_reply(stream: Stream, lo: int, hi: int) -> bytes | Chunks:
         wires[:0] = [top]
         return b"".join(wires)
     snapshot = stream.snapshot(lo, hi)
+    snapshot.waits = True
     return Chunks(after([top], snapshot.backward()), snapshot.close, snapshot.memory_bytes, snapshot.pinned)
 
 

@@ -1,6 +1,8 @@
 """Tiering: copies the sealed nodes of the store to an object store, as history objects (docs/history-format.md).
 
-    helper       the process that does all of this; the server starts it and sends it requests
+    helper       the process that does the copying; the server starts it and sends it requests
+    freeing      finds nodes whose entries can leave the store, because objects have them
+    reader       another process, which reads entries back into the disk cache
     tieringpass  one pass over all streams: entries become objects, which manifests then list
     manifests    the manifests of the streams in the object store
     ownership    one server or server group owns a prefix of the object store
@@ -8,5 +10,5 @@
     objects      assembles an object, and compares what the object store returns with the source
     objectstore  a directory or a bucket, with a hard time limit for each call
 
-Only ``helper`` and its protocol are used by the server. Nothing here runs in the server's process.
+Only ``helper``, ``reader``, and their protocols are used by the server. Nothing here runs in the server's process.
 """

@@ -4,10 +4,12 @@ A process rather than a thread: encoding takes the GIL for seconds, and a driver
 process. It reads requests from standard input, one JSON object per line, and writes lines to standard output:
 
     {"url": ..., "server": ID, "seconds": 60}      the first line: the prefix, its owner, the limit of each call
-    {"directory": ..., "epoch": 0, "before": ms, "offset": -1, "seconds": 60}      a pass, see ``PassRequest``
+    {"directory": ..., "epoch": 0, "before": ms, "offset": -1, "frees": false, "seconds": 60}
+                                                   a pass, see ``PassRequest``
 
     {"calls": 9, "failed": 0, "objects": 1, "entries": 1000, "bytes": 5000}        the totals of the process
     {..., "warning": "..."}                        a line for the server's log
+    {..., "freed": [[key, digest, reference], ...]}    nodes whose entries can leave the store (``freeing``), in hex
     {..., "done": true, "complete": true, "problems": []}      the end of a pass, or of the start
     {..., "error": "..."}                          the last line: the process ends
 
@@ -29,10 +31,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TextIO
 
+from persistence.tiering.freeing import FreedNode, Freeing
 from persistence.tiering.manifests import ManifestStore
 from persistence.tiering.objectstore import HistoryStore, HistoryStoreError
 from persistence.tiering.ownership import check_store, claim
-from persistence.tiering.tieringpass import PassRequest, TieringPass, TieringState
+from persistence.tiering.tieringpass import MOST_PROBLEMS, PassRequest, TieringPass, TieringState
 from resp.errors import CorruptError
 
 PROGRESS: Final = 0.5  # seconds between two lines of progress
@@ -49,6 +52,7 @@ class Helper:
         self._store = HistoryStore(first["url"], first["seconds"], self._progress)
         self._server: str = first["server"]
         self._manifests = ManifestStore(self._store, self._server, lambda text: self._write(warning=text))
+        self._freeing = Freeing(self._store, self._manifests, self._found, self._progress)
 
     def begin(self) -> None:
         """Check the object store and the owner of the prefix. Raises HistoryStoreError, CorruptError."""
@@ -59,10 +63,27 @@ class Helper:
     def serve(self, request: dict[str, Any]) -> None:
         """Run a pass. Raises HistoryStoreError, CorruptError, OSError."""
         self._store.seconds = request["seconds"]
-        wanted = PassRequest(Path(request["directory"]), request["epoch"], request["before"], request["offset"])
+        wanted = PassRequest(
+            Path(request["directory"]), request["epoch"], request["before"], request["offset"], request["frees"]
+        )
         one = TieringPass(wanted, self._state, self._store, self._manifests, self._progress)
         complete = one.run()
-        self._write(done=True, complete=complete, problems=one.problems)
+        if wanted.frees:
+            self._free(wanted, one.problems)
+        self._write(done=True, complete=complete, problems=one.problems[:MOST_PROBLEMS])
+
+    def _free(self, wanted: PassRequest, problems: list[str]) -> None:
+        """Report what can leave the store. Adds the errors of single streams to ``problems``."""
+        copied = self._state.copied
+        self._freeing.forget(set(copied))
+        for sid, known in list(copied.items()):
+            try:
+                self._freeing.free(wanted.directory, sid, known.name, known.number, known.end_ord, wanted.before)
+            except CorruptError as error:
+                problems.append(f"stream {known.name!r}: {error}")
+
+    def _found(self, nodes: list[FreedNode]) -> None:
+        self._write(freed=[[part.hex() for part in node] for node in nodes])
 
     def fail(self, text: str) -> None:
         """Write the last line."""

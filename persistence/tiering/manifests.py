@@ -68,6 +68,10 @@ class ManifestStore:
             raise CorruptError(f"{name} belongs to another history (server {found.server}, number {found.number})")
         return found
 
+    def page(self, stream: bytes, part: Part) -> tuple[Part, ...]:
+        """Return the parts that a page lists. Raises HistoryStoreError, CorruptError."""
+        return manifests.decode_page(self._store.read(f"{_folder(stream)}/{part.name}"), part, stream)
+
     def extend(self, stream: StoredStream, number: int, part: Part, epoch: int) -> Manifest:
         """Add an object to the version ``number`` (0: none), without parts whose entries were evicted.
 
@@ -76,7 +80,7 @@ class ManifestStore:
         before = Manifest(stream.name, self._server, 0, epoch, part.first_ord)
         if number:
             before = self.load(stream.name, number)
-        if before.sid != stream.sid:
+        if before.sid != stream.sid or not before.parts:  # the entries before the part may be only in other objects
             before = replace(before, sid=stream.sid, first_ord=part.first_ord, parts=())
         trimmed = replace(before.trimmed(min(stream.first_ord, part.first_ord), epoch), number=number)
         after, pages = trimmed.extended(part, epoch)
@@ -125,7 +129,7 @@ class ManifestStore:
                 stored = self._store.read(name, record.offset, record.offset + record.size)
                 entries = objectfile.open_section(record, stored)
                 compared: list[int] = []
-                if not read(lambda view, its=entries, count=compared: _compare(view, stream, its, count)):  # type: ignore[misc]
+                if not read(lambda view, its=entries, count=compared: _compare(view, stream, part, its, count)):  # type: ignore[misc]
                     return False
                 if compared:
                     return True
@@ -145,13 +149,21 @@ class ManifestStore:
             raise HistoryStoreError(f"{name} differs from what was written")
 
 
-def _compare(view: StoreView, stream: StoredStream, entries: SectionEntries, compared: list[int]) -> bool:
-    """Return whether the living entries in the range of a section are in it. Adds their ordinals to ``compared``."""
+def _compare(
+    view: StoreView, stream: StoredStream, part: Part, entries: SectionEntries, compared: list[int]
+) -> bool:  # fmt: skip
+    """Return whether the living entries in the range of a section of an object are in it. Adds their ordinals to
+    ``compared``. A reference was made after such a comparison."""
     now = view.stream(stream.sid)
     if now is None or now.next_ord < entries.head.end_ord:
         return False
     places = {ordinal: at for at, ordinal in enumerate(entries.ordinals)}
     for node in view.between(now, max(entries.head.first_ord, now.first_ord), entries.head.end_ord):
+        if node.object:
+            if node.object != part.name:
+                return False
+            compared.append(node.first_ord)
+            continue
         own = [places[ordinal] for ordinal in node.ordinals if ordinal in places]
         theirs = digest_of(
             [entries.ordinals[at] for at in own], [entries.ids[at] for at in own], list(map(entries.fields, own))

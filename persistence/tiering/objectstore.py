@@ -155,6 +155,10 @@ class HistoryStore:
         self._progress = progress
         self._files: Files | None = None
 
+    def open(self) -> None:
+        """Load the driver. Afterwards, any thread may read."""
+        self._opened()
+
     def names(self, folder: str) -> list[str]:
         """Return the names of the files in a folder; [] if there are none."""
         try:

@@ -25,10 +25,13 @@ from persistence.storecopy import DATABASES, MARKS, META, NODES, STREAMS
 from resp.errors import CorruptError
 from storage.history.section import fields_of
 from storage.model.tombstones import BITS, Tombstones
+from storage.nodes import reference
 from storage.nodes.packed import new_decompressor, open_packed
+from storage.nodes.reference import is_reference
 from storage.streams import metadata
 
 NO_END = 1 << 63  # instead of the end of the last node, which is the end of its stream
+SMALLEST = 512  # bytes of a blob that can become a reference; a reference and its key take 140
 AGELESS = -1  # instead of an age: all nodes that another one follows are due
 
 
@@ -51,6 +54,7 @@ class StoredEntries(NamedTuple):
     ordinals: list[int]
     ids: list[int]
     fields: list[bytes]  # RESP arrays of fields and values
+    object: str = ""  # the object that has the entries, if the store has only a reference; there are no entries then
 
 
 class StoreView:
@@ -106,6 +110,43 @@ class StoreView:
             yield self._living(stream, max(lo, first), first, end, self._node(key))
             expected = end
 
+    def after_references(self, stream: StoredStream, lo: int, before: int) -> int:
+        """Return the ordinal after the entries of the last due node that is a reference, from ordinal ``lo`` on.
+
+        Returns ``lo`` if none is.
+
+        The entries before it are in history objects, perhaps those of the stream's former name.
+        """
+        found = lo
+        for key, _, below in self._keys(stream.sid, lo):
+            if below is None or not _is_older(below, before):
+                break
+            raw = self._node(key)
+            if is_reference(raw):
+                found = max(found, NODE_KEY.unpack(key)[1] + reference.unpack(raw).entries)
+        return found
+
+    def whole_nodes(
+        self, stream: StoredStream, lo: int, hi: int, before: int
+    ) -> Iterator[tuple[int, tuple[bytes, int, bytes]]]:  # fmt: skip
+        """Yield the due nodes within [lo, hi) that can become references: the first ordinal; the key, the ordinal after
+        the node, and the blob."""
+        for key, end, below in self._keys(stream.sid, lo):
+            _, first, _ = NODE_KEY.unpack(key)
+            if end > hi or below is None or not _is_older(below, before):
+                return
+            if first < max(lo, stream.first_ord):
+                continue
+            blob = self._node(key)
+            if len(blob) < SMALLEST or is_reference(blob):
+                continue
+            if not stream.tombstones or not self._tombstones(stream.sid, first, end).count(first, end):
+                yield first, (key, end, blob)
+
+    def living(self, stream: StoredStream, first: int, end: int, blob: bytes) -> StoredEntries:
+        """Return the living entries of the node of [first, end). Raises CorruptError."""
+        return self._living(stream, first, first, end, blob)
+
     def between(self, stream: StoredStream, lo: int, hi: int) -> Iterator[StoredEntries]:
         """Yield the living entries of [lo, hi), of all nodes. Raises CorruptError."""
         for key, end, _ in self._keys(stream.sid, lo):
@@ -115,8 +156,9 @@ class StoreView:
             found = self._living(stream, max(lo, first), first, min(end, stream.next_ord), self._node(key))
             count = bisect_left(found.ordinals, hi)
             yield StoredEntries(
-                found.first_ord, min(found.end_ord, hi), found.ordinals[:count], found.ids[:count], found.fields[:count]
-            )
+                found.first_ord, min(found.end_ord, hi), found.ordinals[:count], found.ids[:count],
+                found.fields[:count], found.object,
+            )  # fmt: skip
 
     def _unpacked(self, key: bytes, value: bytes) -> StoredStream | None:
         (crc,) = CRC.unpack_from(value)
@@ -163,6 +205,8 @@ class StoreView:
         return bytes(blob)
 
     def _living(self, stream: StoredStream, lo: int, first: int, end: int, blob: bytes) -> StoredEntries:
+        if is_reference(blob):
+            return StoredEntries(lo, end, [], [], [], reference.unpack(blob).object)
         node = open_packed(blob, self._decompressor).unpack()
         stop = min(end, first + len(node))
         begin = max(lo, stream.first_ord)

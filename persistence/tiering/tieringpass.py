@@ -53,6 +53,7 @@ class PassRequest:
     epoch: int  # of the leader; 0: without a server group
     before: int  # ms since epoch: entries must be older; ``source.AGELESS``: any
     offset: int  # log offset up to which records are confirmed; -1: no limit
+    frees: bool = False  # report the nodes whose entries can leave the store
 
 
 @dataclass(slots=True)
@@ -134,7 +135,14 @@ class TieringPass:
         """Add the due entries of a stream to objects."""
         if stream.name in self._streams:  # it was deleted and created again during this pass
             self._flush()
-        more: int | None = max(self._known(stream).end_ord, stream.first_ord)
+        known = self._known(stream)
+        begin = max(known.end_ord, stream.first_ord)
+        more: int | None = self._read(lambda view: view.after_references(stream, begin, self._request.before))
+        if more != begin and known.number and known.end_ord > stream.first_ord:
+            raise CorruptError(
+                f"its manifest ends at ordinal {known.end_ord}, but entries up to {more} are only in history objects:"
+                " restore the latest version of the manifest"
+            )
         while more is not None:
             more = self._read(lambda view, lo=more: self._add(view, stream.sid, lo))  # type: ignore[misc]
             if self._builder.full:

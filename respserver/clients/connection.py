@@ -14,7 +14,7 @@ from typing import cast
 from commands.context import Chunks
 from commands.session import Session, TransportStats
 from resp import reply
-from resp.errors import CorruptError, DamagedNodeError
+from resp.errors import AbsentNodeError, CorruptError, DamagedNodeError
 from respserver.clients import tlsclose
 from respserver.clients.clientsocket import ClientSocket
 from respserver.clients.flowcontrol import OUTPUT_AT_ONCE, STREAM_AT_ONCE, FlowControl, OutputLimits
@@ -43,13 +43,15 @@ class ConnectionServices:
         self, parts: RuntimeParts, requests: RequestHandler, limits: OutputLimits, sockets: Sockets | None,
         accept: Callable[[Connection], None], left: Callable[[Session], None],
         awaited: Callable[[Session, list[bytes]], None],
+        fetch: Callable[[AbsentNodeError, Callable[[], None]], None],
     ) -> None:  # fmt: skip
         self.now_ms = parts.clock.now  # ms since epoch
         self.mono_ms = parts.clock.mono  # ms, monotonic
         self.ticks = parts.ticks
         self.counters = parts.counters
         self.logger = parts.logger
-        self.note_damage = parts.data.note_damage
+        self.data = parts.data
+        self.fetch = fetch  # called with a node that is only in the object store, and what to call afterwards
         self.requests = requests
         self.limits = limits
         self.sockets = sockets  # None: the event loop reads all sockets
@@ -259,8 +261,9 @@ class Connection(SocketReader):
     def _stream(self, only_free: bool) -> None:
         """Write until no reply is left or the socket's buffer is full. ``only_free``: see _flush_free()."""
         output, sent = self.output, 0
-        while self.state != CLOSED:
-            if output.streaming is not None:
+        while self.state != CLOSED and not self.flow.fetching:
+            streaming = output.streaming
+            if streaming is not None:
                 if self.flow.throttled:
                     return
                 if sent > STREAM_AT_ONCE:  # other clients are served first
@@ -276,19 +279,40 @@ class Connection(SocketReader):
                 piece = self._stream_failed(error)
             if piece is None:
                 return
-            if not piece:  # a streamed reply begins or has ended
-                self._ticks.queue_resume(self)
+            if not piece:
+                if streaming is None or output.streaming is not streaming:  # a streamed reply begins or has ended
+                    self._ticks.queue_resume(self)
+                else:  # it may need entries that are only in the object store
+                    self._fetch()
                 continue
             sent += len(piece)
             self.session.total_out += len(piece)
             self.socket.write(piece)
+
+    def _fetch(self) -> None:
+        """Let a streamed reply wait for the entries that it needs next."""
+        error = self._services.data.ks.pool.take_absent()
+        if error is not None:
+            self.flow.fetching = True
+            self._services.fetch(error, self._fetched)
+
+    def _fetched(self) -> None:
+        self.flow.fetching = False
+        if self.state != CLOSED:
+            self._ticks.queue_flush(self)
 
     def _stream_failed(self, error: Exception) -> bytes:
         """End a streamed reply that has failed; return the error reply. If a part of it was sent, only closing the
         connection can report the error."""
         services, begun = self._services, self.output.begun
         self.output.end_stream()
-        text = services.note_damage(error) if isinstance(error, DamagedNodeError) else str(error)
+        text = services.data.note_damage(error) if isinstance(error, DamagedNodeError) else str(error)
+        if isinstance(error, AbsentNodeError):
+            if begun:
+                self.cut(f"its reply needs history: {text}")
+                return b""
+            services.counters.note_error("TRYAGAIN")
+            return reply.error(f"TRYAGAIN {text}")
         if not isinstance(error, (CorruptError, OSError)):
             services.logger.trace("A streamed reply can't be finished", error)
             self.cut("its reply can't be finished")

@@ -7,6 +7,8 @@ Rule 1: a command waits in the backlog of ``input`` for one of these reasons:
     paused     CLIENT PAUSE, or a FAILOVER            until it ends
     streaming  a reply is to be sent in chunks        until its last chunk is written to the socket (``output``)
 
+A command or a streamed reply that needs entries that are only in the object store waits until they were fetched.
+
 Rule 2: while a client does not read, its commands do not run. If its waiting replies exceed the limit of its class
 (client-output-buffer-limit), its connection is closed.
 """
@@ -54,9 +56,11 @@ class Wait:
 class FlowControl:
     """The reasons of Rule 1 for one client, except for streamed replies."""
 
-    __slots__ = ("paused", "throttled", "wait")
+    __slots__ = ("absent", "fetching", "paused", "throttled", "wait")
 
     def __init__(self) -> None:
+        self.fetching = False  # a streamed reply waits for entries from the object store
+        self.absent: tuple[list[bytes], int] | None = None  # the last command that waited for them, and how often
         self.wait: Wait | None = None  # the wait of a blocking command
         self.throttled = False
         self.paused = False

@@ -89,6 +89,8 @@ class Values:
     tier_after: int  # seconds; 0: no age
     tier_interval: int  # seconds
     tier_timeout: int  # seconds
+    tier_free: bool
+    tier_cache: int  # bytes
     # limits
     proto_max_bulk_len: int
     proto_max_command_expansion: int
@@ -244,8 +246,16 @@ class Values:
         problem = problem_of(self.tier_url) if self.tier_url else ""
         if problem:
             raise ConfigError(f"tier-url {self.tier_url}: {problem}")
+        self.check_tiering()
         self.check_metrics_keys()
         self.check_metrics_port(self._open())
+
+    def check_tiering(self) -> None:
+        """Raise ConfigError if ``tier-free`` contradicts other directives."""
+        if self.tier_free and not self.tier_url:
+            raise ConfigError("tier-free yes needs tier-url: set it to where the entries are copied")
+        if self.tier_free and self.cluster_enabled:
+            raise ConfigError("tier-free yes can't be used with cluster-enabled: slots with such entries can't move")
 
     def _check_group(self, acks: bool) -> None:
         """Raise ConfigError if the directives of a server group contradict each other. ``acks``: whether replica-acks

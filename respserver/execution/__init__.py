@@ -1,5 +1,6 @@
 """Runs commands: from arguments to a reply.
 
+    absent        commands that wait for entries from the object store, and are then repeated
     blocking      clients that wait for streams, replicas or the disk, and the order in which they are served
     checks        whether a command may run
     dispatch      finds a command, has it checked, calls it, records its stats, queues the reply

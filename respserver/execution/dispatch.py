@@ -30,11 +30,12 @@ from commands.session import Session
 from commands.slots import served_calls
 from resp import reply
 from resp.decode import Alike, Call
-from resp.errors import CommandError
+from resp.errors import AbsentNodeError, CommandError
 from respserver.clients.connection import Connection
 from respserver.clients.flowcontrol import OUTPUT_AT_ONCE
 from respserver.clients.monitor import hidden, redacted
 from respserver.clients.notifications import Notifications
+from respserver.execution.absent import Absent, AbsentEntries, mark_of
 from respserver.execution.blocking import Blocking
 from respserver.execution.checks import Checks
 from respserver.execution.faults import Failures
@@ -63,7 +64,7 @@ class Dispatcher:
 
     def __init__(
         self, parts: RuntimeParts, server: ServerParts, blocking: Blocking, slicing: Slicing,
-        transactions: Transactions, notifications: Notifications, memory: Memory,
+        transactions: Transactions, notifications: Notifications, memory: Memory, absent: AbsentEntries,
     ) -> None:  # fmt: skip
         self._clock = parts.clock
         self._by_hand = type(parts.clock) is not Clock  # a test advances the clock
@@ -75,6 +76,8 @@ class Dispatcher:
         self._blocking = blocking
         self._slicing = slicing
         self._transactions = transactions
+        self._absent = absent
+        self._before = 0  # mark_of() the keyspace before the last call
         self._traffic = parts.counters.traffic
         self._timings = parts.timings
         self._failures = Failures(parts)
@@ -107,8 +110,8 @@ class Dispatcher:
             if isinstance(call, list):
                 argv = call
                 answer = self._call(conn, argv, calls, done)
-                if answer is None:  # CLIENT PAUSE or a FAILOVER delays the call
-                    conn.input.put_back(calls, done)
+                if answer is None or isinstance(answer, Absent):
+                    done = self._delay(conn, answer, calls, done)
                     break
                 done += self._calls
             else:
@@ -149,6 +152,19 @@ class Dispatcher:
         else:
             self._blocking.park(conn, answer, self._ctx, argv)
 
+    def _delay(self, conn: Connection, answer: Absent | None, calls: list[Call], done: int) -> int:
+        """Let a call wait for entries from the object store, or (None) for the end of CLIENT PAUSE or a FAILOVER.
+
+        Returns the number of items of ``calls`` that were run.
+        """
+        if answer is not None:
+            done += self._calls - 1
+            if self._ctx.ks.events:
+                self._notifications.send(conn.session)
+            self._absent.suspend(conn, cast(list[bytes], calls[done]), answer.error)
+        conn.input.put_back(calls, done)
+        return done
+
     def _follow_up(self, session: Session) -> None:
         """After a command of the client, notify others of its changes, and serve the clients that wait for them."""
         ks = self._data.ks
@@ -173,6 +189,8 @@ class Dispatcher:
     def _finish(self, conn: Connection, done: int) -> None:
         """After ``done`` commands, update the stats, and queue the flush of replies and the backlog."""
         session, ticks, ks = conn.session, self._ticks, self._data.ks
+        if conn.flow.absent is not None and done and conn.flow.wait is None:
+            conn.flow.absent = None
         if done and self._command is not None:
             session.last_command = self._command.name
         session.total_commands += done
@@ -189,9 +207,10 @@ class Dispatcher:
         elif conn.output.items:
             ticks.flush_reads(conn, conn.output.bytes > SOON)
 
-    def _call(self, conn: Connection, argv: list[bytes], calls: list[Call], at: int) -> Reply | None:
+    def _call(self, conn: Connection, argv: list[bytes], calls: list[Call], at: int) -> Reply | Absent | None:
         """Call the command of ``argv``, which is at index ``at``; None if it must wait. Sets _command and _calls."""
         self._calls = 1
+        self._before = mark_of(self._ctx.ks)
         name = argv[0]
         if name == self._name:
             command = self._command = self._known
@@ -219,7 +238,18 @@ class Dispatcher:
             self._entered = False
             return self._checked(conn, argv)
         except Exception as error:  # noqa: BLE001 - it becomes the reply; bugs are logged
-            return self._failures.reply(argv, error, self._command)
+            return self._failed(conn, argv, error, self._command)
+
+    def _failed(
+        self, conn: Connection, argv: list[bytes], error: Exception, command: Command | None
+    ) -> bytes | Absent:  # fmt: skip
+        """Return the reply to a call that has failed. It waits instead if it needs entries from the object store."""
+        if isinstance(error, AbsentNodeError) and self._can_wait(conn, argv, error):
+            return Absent(error)
+        return self._failures.reply(argv, error, command)
+
+    def _can_wait(self, conn: Connection, argv: list[bytes], error: AbsentNodeError) -> bool:
+        return self._absent.may_wait(conn, argv, error, mark_of(self._ctx.ks) == self._before)
 
     def _call_alike(self, conn: Connection, alike: Alike, calls: list[Call], at: int) -> bytes | None:
         """Handle the calls of an Alike object, at index ``at``, as one. Sets _command and _calls.
@@ -259,7 +289,7 @@ class Dispatcher:
 
     def _call_several(
         self, conn: Connection, command: Command, argv: list[bytes], following: list[bytes], calls: list[Call], at: int
-    ) -> Reply:
+    ) -> Reply | Absent:
         """Call a command of a plain client whose next call is the same command."""
         slotted = self._slotted and command.several_keys  # a batch may have other keys than the first call
         if command.batch is not None and at >= self._alone and not slotted and _similar(argv, following):
@@ -273,7 +303,7 @@ class Dispatcher:
 
     def _call_brief(
         self, conn: Connection, command: Command, argv: list[bytes], calls: list[Call], at: int
-    ) -> Reply:  # fmt: skip
+    ) -> Reply | Absent:  # fmt: skip
         """Call a brief command, and those after it of the same name, while all replies are short. A call that begins a
         batch is not included."""
         session, ctx, handler, name = conn.session, self._ctx, command.handler, argv[0]
@@ -284,12 +314,14 @@ class Dispatcher:
         if not slotted and not self._slots.whole and command.first:
             stop = served_calls(self._slots.served, calls, at + 1, stop, command.first)
         fetch(ks.keys, cast(list[list[bytes]], calls), at, stop)  # which skips Alike objects
+        answer: Reply | Absent
         while True:
             i += 1
+            self._before = mark_of(ks)
             try:
                 answer = handler(ctx, argv)
             except Exception as error:  # noqa: BLE001 - as in _call()
-                answer = self._failures.reply(argv, error, command)
+                answer = self._failed(conn, argv, error, command)
             if not isinstance(answer, bytes):  # the replies before it are queued here
                 self._calls = i - at
                 if replies:
@@ -417,19 +449,35 @@ class Dispatcher:
             self._transactions.queue(conn, argv)
             self._entered = False  # the reply shows only that the call is queued
             return reply.QUEUED
+        answer = self._handled(conn, command, argv)
+        self._command = command
+        return answer
+
+    def _handled(self, conn: Connection, command: Command, argv: list[bytes]) -> Reply:
+        """Call the handler of a command that has passed the checks."""
+        session = conn.session
         answer: Reply | None = None
+        absent = False
         try:
             if self._slotted and command.several_keys and is_long(command, session, argv):
                 answer = in_slices(command, argv)
             else:
                 answer = command.handler(self._ctx, argv)
+        except AbsentNodeError as error:
+            absent = self._can_wait(conn, argv, error)
+            if not absent:
+                command.calls += 1
+                command.failed += 1
+                if session.multi and "runs_queue" in command.traits:
+                    session.end_transaction(self._ctx.ks)
+            raise
         except Exception:
             command.calls += 1
             command.failed += 1
             raise
         finally:
-            self._notifications.ran(session, command, argv, isinstance(answer, Block))
-        self._command = command
+            if not absent:
+                self._notifications.ran(session, command, argv, isinstance(answer, Block))
         return answer
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from commands.declare import Command, find
 from resp import errors, reply
-from resp.errors import CommandError, CorruptError, DamagedNodeError
+from resp.errors import AbsentNodeError, CommandError, CorruptError, DamagedNodeError
 from respserver.runtime.parts import RuntimeParts
 
 
@@ -33,6 +33,10 @@ class Failures:
             if _writes(argv) if writes is None else writes:
                 self._exhaustion.end(f"running {name}")
             return self._exhaustion.reply(argv[0])
+        if isinstance(error, AbsentNodeError):
+            text = f"TRYAGAIN {self._data.note_damage(error)}"
+            self._counters.note_error(text)
+            return reply.error(text)
         self._counters.note_error("ERR")
         if isinstance(error, DamagedNodeError):
             text = self._data.note_damage(error)

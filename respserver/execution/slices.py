@@ -17,11 +17,12 @@ from commands.context import Chunks, Context, ServerParts, Slices
 from commands.declare import Command
 from commands.session import Session
 from resp import errors
-from resp.errors import CommandError
+from resp.errors import AbsentNodeError, CommandError
 from respserver.clients.connection import Connection
 from respserver.clients.flowcontrol import Wait
 from respserver.clients.monitor import redacted
 from respserver.clients.notifications import Notifications
+from respserver.execution.absent import Fetch
 from respserver.execution.faults import Failures
 from respserver.observe.slowlog import shortened
 from respserver.runtime.parts import RuntimeParts
@@ -34,7 +35,7 @@ HELD_SECONDS: Final = 0.05  # between two checks while writes are delayed
 class SlicedCommand(Wait):
     """A command in progress."""
 
-    __slots__ = ("_bytes", "argv", "command", "conn", "session", "slices", "took_ns")
+    __slots__ = ("_bytes", "absent", "argv", "command", "conn", "session", "slices", "took_ns")
 
     def __init__(self, conn: Connection, slices: Slices, command: Command | None, argv: list[bytes]) -> None:
         super().__init__(firm=True)
@@ -46,6 +47,7 @@ class SlicedCommand(Wait):
         self._bytes = sum(map(len, argv)) + ARG_BYTES * len(argv)
         self.argv = shortened(argv)  # without most of a million arguments, which are freed as slices proceed
         self.took_ns = 0  # duration of its slices so far
+        self.absent = False  # it waits for entries from the object store
 
     def memory_bytes(self) -> int:
         return self._bytes
@@ -63,7 +65,10 @@ class SlicedCommand(Wait):
 class Slicing:
     """The commands in progress."""
 
-    def __init__(self, parts: RuntimeParts, server: ServerParts, notifications: Notifications) -> None:
+    def __init__(
+        self, parts: RuntimeParts, server: ServerParts, notifications: Notifications, fetch: Fetch
+    ) -> None:  # fmt: skip
+        self._fetch = fetch
         self._loop = parts.loop
         self._clock = parts.clock
         self._data = parts.data
@@ -115,19 +120,30 @@ class Slicing:
             self._loop.call_later(HELD_SECONDS, self._turn)
 
     def _paused(self, work: SlicedCommand) -> bool:
-        """Return whether the command must wait because it writes (Rule 4)."""
+        """Return whether the command must wait, because it writes (Rule 4) or for entries from the object store."""
+        if work.absent:
+            return True
         gates = self._gates
         waits = gates.held or gates.paused or bool(gates.unwritable)
         return waits and work.slices.writes and not self._data.ks.follower
 
-    def _steps(self, work: SlicedCommand, limit_ns: int) -> bytes | Chunks | None:
-        """Run slices for about ``limit_ns``. Returns the reply if the last slice has run, otherwise None."""
+    def _steps(self, work: SlicedCommand, limit_ns: int, closing: bool = False) -> bytes | Chunks | None:
+        """Run slices for about ``limit_ns``. Returns the reply if the last slice has run, otherwise None. ``closing``:
+        nothing can be fetched any more."""
         ctx = self._ctx
         ctx.ks, ctx.session, ctx.now = self._data.ks, work.session, self._clock.now()
         ctx.ks.no_touch = work.session.no_touch
         began = perf_counter_ns()
+        answer: bytes | Chunks | None
         try:
-            answer = _some(work.slices, ctx, began + limit_ns)
+            answer = _some(work.slices, ctx, began + limit_ns, not closing)
+        except AbsentNodeError as error:
+            if work.slices.resumes and not error.failed and not closing:
+                answer = None
+                work.absent = True
+                self._fetch(error, lambda: _present(work))
+            else:
+                answer = self._failures.reply(work.argv, error, work.command, work.slices.writes)
         except Exception as error:  # noqa: BLE001 - it becomes the reply
             answer = self._failures.reply(work.argv, error, work.command, work.slices.writes)
         work.took_ns += perf_counter_ns() - began
@@ -156,20 +172,28 @@ class Slicing:
             work = self._works.popleft()
             answer = None
             while answer is None:
-                answer = self._steps(work, TURN_NS)
+                answer = self._steps(work, TURN_NS, closing=True)
             self._finish(work, answer)
 
 
-def _some(slices: Slices, ctx: Context, until_ns: int) -> bytes | Chunks | None:
-    """Run slices until ``until_ns``, at least one. Returns the reply if the last slice has run, otherwise None."""
+def _present(work: SlicedCommand) -> None:
+    work.absent = False
+
+
+def _some(slices: Slices, ctx: Context, until_ns: int, resumes: bool = False) -> bytes | Chunks | None:
+    """Run slices until ``until_ns``, at least one. Returns the reply if the last slice has run, otherwise None.
+
+    ``resumes``: a command that can do so continues after AbsentNodeError.
+    """
     try:
         if slices.writes and ctx.ks.follower:
             raise CommandError(errors.DEMOTED)
         answer = slices.step(ctx)
         while answer is None and perf_counter_ns() < until_ns:
             answer = slices.step(ctx)
-    except BaseException:
-        slices.close()
+    except BaseException as error:
+        if not (resumes and slices.resumes and isinstance(error, AbsentNodeError) and not error.failed):
+            slices.close()
         raise
     return answer
 

@@ -9,10 +9,12 @@ from commands.acl.check import denied
 from commands.context import Await, Block, Chunks, Context, Reply, Slices
 from commands.declare import lookup
 from resp import reply
+from resp.errors import AbsentNodeError
 from respserver.clients.connection import Connection, connection_of
 from respserver.clients.flowcontrol import OUTPUT_AT_ONCE
 from respserver.clients.monitor import redacted
 from respserver.clients.notifications import Notifications
+from respserver.execution.absent import mark_of
 from respserver.execution.faults import Failures
 from respserver.execution.slices import all_of
 from respserver.runtime.parts import RuntimeParts
@@ -42,25 +44,32 @@ class Transactions:
         """Run the queued commands in order; the reply is an array. The reply of a command that fails is its error.
 
         If the reply exceeds the client's output limit, the client is closed, as in Redis: all commands have run, but
-        they are not answered.
+        they are not answered. Raises AbsentNodeError if a command needs entries that are only in the object store, and
+        nothing was changed; the transaction is then as before.
         """
+        before = mark_of(ctx.ks)
         queued, ctx.session.queued = ctx.session.queued, []
         conn, parts, size = connection_of(ctx.session), list[bytes | Chunks](), 0
         ctx.in_exec = True
         try:
             for argv in queued:
-                part = self._run_one_queued(ctx, argv)
+                part = self._run_one_queued(ctx, argv, before)
                 parts.append(part)
                 size += len(part) if isinstance(part, bytes) else part.memory_bytes()
                 if size > OUTPUT_AT_ONCE and (conn is None or conn.check_output_limit(size)):
                     _close_all(parts)
+        except AbsentNodeError:
+            _close_all(parts)
+            ctx.session.queued = queued
+            raise
         finally:
             ctx.in_exec = False
         head = reply.array_header(len(parts))
         whole = [part for part in parts if isinstance(part, bytes)]
         return b"".join([head, *whole]) if len(whole) == len(parts) else _joined(head, parts)
 
-    def _run_one_queued(self, ctx: Context, argv: list[bytes]) -> bytes | Chunks:
+    def _run_one_queued(self, ctx: Context, argv: list[bytes], before: int) -> bytes | Chunks:
+        """``before``: mark_of() the keyspace before the transaction."""
         command = lookup(argv)
         started = perf_counter_ns()
         answer: Reply
@@ -74,7 +83,9 @@ class Transactions:
                 answer = all_of(answer, ctx)
             if isinstance(answer, (Block, Await)):
                 raise TypeError("a handler blocks inside EXEC")
-        except Exception as error:  # noqa: BLE001 - the other commands have run: the array must be complete
+        except Exception as error:
+            if isinstance(error, AbsentNodeError) and not error.failed and mark_of(ctx.ks) == before:
+                raise
             answer = self._failures.reply(argv, error, command)
         took = perf_counter_ns() - started
         command.calls += 1

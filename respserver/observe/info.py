@@ -237,6 +237,13 @@ def _tier(tier: TierStats) -> Fields:
     yield "tier_calls", tier.calls
     yield "tier_calls_failed", tier.failed
     yield "tier_lag_seconds", tier.lag
+    yield "tier_freed_nodes", tier.freed_nodes
+    yield "tier_freed_bytes", tier.freed_bytes
+    yield "tier_cache_hits", tier.reads.hits
+    yield "tier_cache_misses", tier.reads.misses
+    yield "tier_cache_bytes", tier.reads.cached
+    yield "tier_fetched_nodes", tier.reads.fetched
+    yield "tier_fetch_errors", tier.reads.errors
 
 
 def _running_seconds(s: ServerStats, saves: Saves) -> int:

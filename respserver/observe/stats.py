@@ -114,6 +114,17 @@ class ScrubStats:
 
 
 @dataclass(slots=True)
+class HistoryReadStats:
+    """Reads of nodes that are only in the object store, for INFO. The totals are those since the start."""
+
+    hits: int = 0  # nodes that were in the disk cache
+    misses: int = 0  # ... that were not
+    fetched: int = 0  # nodes that were read from objects
+    errors: int = 0  # sections of objects that could not be read
+    cached: int = 0  # bytes in the disk cache
+
+
+@dataclass(slots=True)
 class TierStats:
     """The copies of the history in an object store, for INFO. The totals are those since the start."""
 
@@ -129,6 +140,9 @@ class TierStats:
     calls: int = 0  # of the object store
     failed: int = 0  # of these calls
     lag: int = -1  # seconds since the start of the last complete pass; -1: there was none
+    freed_nodes: int = 0
+    freed_bytes: int = 0  # of the store
+    reads: HistoryReadStats = field(default_factory=HistoryReadStats)
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from commands.glob import compiled
 from persistence.log import Log, LogOptions, Recovered
-from resp.errors import DamagedNodeError
+from resp.errors import AbsentNodeError, DamagedNodeError
 from respserver.config.config import Config
 from respserver.config.valuetypes import policies
 from respserver.observe.logs import Logger
@@ -43,6 +43,8 @@ class Data:
         self.startup_memory = 0  # bytes of memory before data was loaded
         self.keys_loaded = 0
         self.on_use: Callable[[], None] | None = None  # called when the keyspace was replaced
+        # called with a node that is only in the object store, to fetch it
+        self.on_absent: Callable[[AbsentNodeError], None] | None = None
         self.last_stats: dict[str, int | float | str] | None = None  # log statistics while the data is being replaced
         self.disk: Log
         self.ks: Keyspace
@@ -69,6 +71,7 @@ class Data:
         ks.log.clear()
         ks.ready.clear()
         ks.follower, ks.frozen = self.follower, self.frozen
+        ks.pool.tiered = disk.store.has_references
         ks.on_damage = self.note_damage
         self._choose_events()
         if self.on_use is not None:
@@ -124,9 +127,14 @@ class Data:
         return delayed.entries if delayed is not None and delayed.entries.sid == sid else None
 
     def note_damage(self, error: DamagedNodeError) -> str:
-        """Record a damaged node that a read has met. Return the text of the error, with the key."""
-        self.disk.scrub.note(error.sid, error.first_ord, error.first_id, error.why)
-        self.damage_changed()
+        """Record a damaged node that a read has met, or fetch one that is only in the object store. Return the text of
+        the error, with the key."""
+        if isinstance(error, AbsentNodeError):
+            if self.on_absent is not None and not error.failed:
+                self.on_absent(error)
+        else:
+            self.disk.scrub.note(error.sid, error.first_ord, error.first_id, error.why)
+            self.damage_changed()
         key = self.key_of(error.sid)
         return str(error) if key is None else error.of_key(key)
 

@@ -3,6 +3,8 @@
 Rule 1: only a leader runs a helper; in a server group, one with a valid lease. The helper is killed when this ends.
 Rule 2: an error never affects clients. The helper is replaced, and the next attempt follows after RETRY_MS.
 Rule 3: in a server group, and with ``replica-acks``, only confirmed records are copied.
+Rule 4: with ``tier-free``, nodes leave the store after the helper has compared them with the bytes that the object
+store returns (``persistence.tiering.freeing``). The store replaces a node only if it is the one that was compared.
 
 Decision: a pass runs every ``tier-interval`` and copies everything that is due, rather than each node as soon as it is
 due. The number of objects then depends on the interval, not on the number of nodes: one object per interval on a quiet
@@ -23,11 +25,13 @@ from respserver.observe.stats import TierStats
 from respserver.runtime.parts import RuntimeParts, ServerPart
 from respserver.runtime.threads import in_thread
 from respserver.tiering.helperprocess import HelperError, HelperProcess
+from respserver.tiering.historyreads import HistoryReads
 
 RETRY_MS: Final = 30_000  # after an error, at most
 SOON_MS: Final = 1000  # until the rest of a pass that met unconfirmed records, and after an error, at least
 AGELESS: Final = -1  # see ``persistence.tiering.source``
 LONGEST_ERROR: Final = 1000  # characters
+FREED: Final = 2000  # nodes that the store replaces in one transaction
 TOTALS: Final = ("objects", "entries", "bytes", "calls", "failed")  # in the lines of the helper
 
 
@@ -46,9 +50,11 @@ class TierLeadership(Protocol):
 class Tiering(ServerPart):
     """Copies the history to the object store. Without ``tier-url``, it does nothing."""
 
-    def __init__(self, parts: RuntimeParts, group: TierLeadership | None) -> None:
+    def __init__(self, parts: RuntimeParts, group: TierLeadership | None, reads: HistoryReads) -> None:
         """``group``: None if this server is in no server group."""
         super().__init__(parts)
+        self._reads = reads
+        parts.config.on_change["tier-free"] = parts.config.check_tiering
         self._group = group
         self._task: asyncio.Task[None] | None = None
         self._helper: HelperProcess | None = None
@@ -62,6 +68,9 @@ class Tiering(ServerPart):
         self._error = ""  # of the last pass
         self._works = False  # the last pass had no error
         self._server_id = ""  # without a server group; "": not read yet
+        self._freed: list[tuple[bytes, bytes, bytes]] = []  # nodes that the store can replace, see ``Store.free``
+        self._freeing: asyncio.Task[None] | None = None
+        self._freed_nodes = self._freed_bytes = 0
 
     def target(self) -> tuple[str, str]:
         """Return ``tier-url`` and the ID of its owner; "" if there is none, or this server does not know it."""
@@ -98,6 +107,9 @@ class Tiering(ServerPart):
 
     async def finish(self) -> None:
         """Kill the helper. Called at shutdown."""
+        self._freed.clear()
+        if self._freeing is not None:
+            await asyncio.gather(self._freeing, return_exceptions=True)
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -148,7 +160,7 @@ class Tiering(ServerPart):
         age = config.tier_after * 1000
         request = {
             "directory": str(self._data.disk.store.path.parent), "epoch": epoch, "offset": self._confirmed(),
-            "before": now - age if age else AGELESS, "seconds": config.tier_timeout,
+            "before": now - age if age else AGELESS, "seconds": config.tier_timeout, "frees": config.tier_free,
         }  # fmt: skip
         line = await self._helper.request(request, config.tier_timeout)
         if line["problems"]:
@@ -183,6 +195,35 @@ class Tiering(ServerPart):
         self._totals = Counter({name: line[name] for name in TOTALS})
         if "warning" in line:
             self._logger.warning(f"History: {line['warning']}")
+        if "freed" in line and self._config.tier_free:
+            self._freed += [
+                (bytes.fromhex(key), bytes.fromhex(digest), bytes.fromhex(raw)) for key, digest, raw in line["freed"]
+            ]
+            if self._freeing is None:
+                self._freeing = self._loop.create_task(self._free())
+
+    async def _free(self) -> None:
+        """Let the store replace nodes, in a thread."""
+        try:
+            while self._freed:
+                disk, nodes, self._freed = self._data.disk, self._freed[:FREED], self._freed[FREED:]
+                if disk.check_files() is not None:
+                    self._freed.clear()
+                    return
+                count, size = await in_thread(lambda nodes=nodes, store=disk.store: store.free(nodes))  # type: ignore[misc]
+                self._freed_nodes += count
+                self._freed_bytes += size
+                if count and disk is self._data.disk and not self._gates.loading:
+                    self._data.ks.pool.tiered = True
+                    disk.renew_view()
+        except (OSError, CorruptError) as error:
+            self._freed.clear()
+            self._logger.warning(f"Copied entries can't leave the store: {error}. The next start tries again")
+        except Exception as error:  # noqa: BLE001 - a bug must not end the passes
+            self._freed.clear()
+            self._logger.trace("Bug in tiering", error)
+        finally:
+            self._freeing = None
 
     def _fail(self, error: str) -> None:
         error = " ".join(error.split())[:LONGEST_ERROR]  # drivers report whole documents; INFO has one line
@@ -210,5 +251,6 @@ class Tiering(ServerPart):
         return TierStats(
             bool(self._config.tier_url), self._task is not None, not self._error, self._error, self._passes,
             self._errors, total["objects"], total["entries"], total["bytes"], total["calls"], total["failed"],
-            max(0, self._clock.now() - self._covered) // 1000 if self._covered else -1,
+            max(0, self._clock.now() - self._covered) // 1000 if self._covered else -1, self._freed_nodes,
+            self._freed_bytes, self._reads.stats(),
         )  # fmt: skip

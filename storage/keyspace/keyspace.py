@@ -78,6 +78,7 @@ class Keyspace(KeyTable):
         self.served_from, self.served_to = -UNBOUNDED, UNBOUNDED
         self.served_seen = -UNBOUNDED  # latest served time of a delayed entry's call since the last update
         self.log: list[bytes] = []  # parts of the records of the current tick; not empty if anything was logged
+        self.repeatable = 0  # part of ``log`` and of ``changes.count``: changes that a repeated command does not repeat
         self._heads = RecordHeads()
         self._evicted: dict[bytes, Stream] = {}  # streams with evictions that are not logged yet, see evict_before()
         self.default_policy: DefaultPolicy | None = None  # set by the server

@@ -12,6 +12,7 @@
     stagedentries  staged entries, which have no IDs yet
     redisform      converts entries to the form that X commands return
     draft          full nodes that are not encoded and compressed yet
+    reference      what the store has instead of a node that is only in a history object
     compaction     removes the bytes of deleted entries from nodes
 
 ``_coded`` is written in C. It encodes, searches, and decodes rows of bits.

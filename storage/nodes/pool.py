@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
+from resp.errors import AbsentNodeError
 from storage.model.tombstones import Tombstones
 from storage.nodes.cache import NodeCache
 from storage.nodes.draft import Draft
@@ -14,7 +15,8 @@ class NodeStore(Protocol):
     """The store of sealed nodes that are not in memory. The persistence layer implements it."""
 
     def load(self, sid: int, first_ord: int, first_id: int) -> bytes:
-        """Return the node's blob. Raises CorruptError if the store does not have it."""
+        """Return the node's blob. Raises CorruptError if the store does not have it, AbsentNodeError if only the object
+        store does."""
 
     def pin(self) -> NodeStore:
         """Return a view of the current store, which does not change until its release()."""
@@ -56,8 +58,8 @@ class NodePool:
     """Store, cache, and limits. The limits may be changed at any time."""
 
     __slots__ = (
-        "ahead", "bytes", "cache", "damaged", "drafted", "drafts", "dropped", "idmp_most", "idmp_ms", "max_bytes",
-        "max_entries", "most_drafted", "publish_written", "store", "unstored",
+        "absent", "ahead", "bytes", "cache", "damaged", "drafted", "drafts", "dropped", "idmp_most", "idmp_ms",
+        "max_bytes", "max_entries", "most_drafted", "publish_written", "store", "tiered", "unstored",
     )  # fmt: skip
 
     def __init__(self, store: NodeStore, cache: NodeCache) -> None:
@@ -75,6 +77,9 @@ class NodePool:
         self.idmp_most = 100
         # sid -> first ordinal of each node that is known to be damaged in the store, and why
         self.damaged: dict[int, dict[int, str]] = {}
+        # the node that a snapshot has met which is only in the object store; for whoever reads the snapshot
+        self.absent: AbsentNodeError | None = None
+        self.tiered = False  # the store has nodes that are only in the object store
         self.ahead = 0  # memory of delayed entries that were read before their turn
         # the drafts that streams hold, in the order of their creation, with the stream and the first ordinal
         self.drafts: dict[Draft, tuple[DraftOwner, int]] = {}
@@ -112,3 +117,8 @@ class NodePool:
             if held is not None and draft.blob is not None:
                 owner, first = held
                 owner.draft_sealed(first, draft, draft.blob)
+
+    def take_absent(self) -> AbsentNodeError | None:
+        """Return ``absent``, and forget it."""
+        absent, self.absent = self.absent, None
+        return absent

@@ -13,6 +13,7 @@ from array import array
 from collections.abc import Iterator
 from typing import Final
 
+from resp.errors import AbsentNodeError
 from storage.model.tombstones import Tombstones
 from storage.nodes.draft import Draft, blob_bytes
 from storage.nodes.node import Node
@@ -60,10 +61,11 @@ class Selection:
 
     __slots__ = (
         "_blob_bytes", "_dropped", "_known", "_numbers", "_pool", "_positions", "_sid", "_sources", "_active_bytes",
-        "_views",
+        "_views", "waits",
     )  # fmt: skip
 
     def __init__(self) -> None:
+        self.waits = False  # see entries()
         self._sources: list[_Source] = []
         self._numbers = array("I")  # for each entry, the number of its source; MISSING: there is no entry
         self._positions = array("I")  # for each entry, its position in the source
@@ -137,7 +139,11 @@ class Selection:
 
     # -- reading ---------------------------------------------------------------------------------------------
     def entries(self) -> Iterator[list[bytes | None]]:
-        """Yield lists of entries in wire form, in order of selection; None for missing ones."""
+        """Yield lists of entries in wire form, in order of selection; None for missing ones.
+
+        With ``waits``, an absent node ends a list, which can be empty, and ``pool.absent`` is set. The next attempt to
+        read the node follows when the iteration continues.
+        """
         try:
             opened: dict[int, AnyNode] = {}
             found: list[bytes | None] = []
@@ -147,10 +153,19 @@ class Selection:
                     found.append(None)
                 else:
                     node = opened.get(number)
-                    if node is None:
+                    while node is None:
+                        try:
+                            node = self._open(number)
+                        except AbsentNodeError as error:
+                            if not self.waits or error.failed or self._pool is None:
+                                raise
+                            self._pool.absent = error
+                            yield found  # the reader waits for the node
+                            found, size = [], 0
+                            continue
                         if len(opened) == OPENED:
                             del opened[next(iter(opened))]
-                        node = opened[number] = self._open(number)
+                        opened[number] = node
                     wire = node.slice(position, position + 1)
                     found.append(wire)
                     size += len(wire)

@@ -10,13 +10,15 @@ from typing import Final
 
 import zstandard
 
+from resp.errors import AbsentNodeError
 from storage.model.tombstones import Tombstones
 from storage.nodes.draft import Draft, blob_bytes
-from storage.nodes.node import Node, active_blob
+from storage.nodes.node import ActiveNode, Node, active_blob
 from storage.nodes.packed import AnyNode
 from storage.nodes.pool import NodePool, NodeStore, open_sealed
 
 SNAPSHOT_BYTES: Final = 1000  # memory of the objects
+_NOTHING: Final = ActiveNode()
 
 
 class Snapshot:
@@ -29,13 +31,14 @@ class Snapshot:
 
     __slots__ = (
         "_blob_bytes", "_blobs", "_borders", "_dropped", "_hi", "_lo", "_tombstones", "_ms", "_pool", "_seq", "_sid",
-        "_active", "_active_ord", "_view",
+        "_active", "_active_ord", "_view", "waits",
     )  # fmt: skip
 
     def __init__(
         self, sid: int, lo: int, hi: int, pool: NodePool, borders: array[int], ids: tuple[array[int], array[int]],
         blobs: dict[int, bytes | Draft], active: Node | None, tombstones: Tombstones | None,
     ) -> None:  # fmt: skip
+        self.waits = False  # the reader waits for absent nodes, see _parts()
         self._sid = sid
         self._lo = lo
         self._hi = hi
@@ -91,7 +94,7 @@ class Snapshot:
         self._hi = hi
 
     def forward(self) -> Iterator[bytes]:
-        """Yield the wire form of the living entries, oldest first, in non-empty pieces."""
+        """Yield the wire form of the living entries, oldest first, in pieces. An empty one: see _parts()."""
         try:
             for node, ranges in self._parts():
                 if len(ranges) == 1:
@@ -147,9 +150,12 @@ class Snapshot:
         return self._view
 
     def cuts(self) -> Iterator[list[int]]:
-        """Yield the ends of the living entries, oldest first, as offsets in each range of living entries of a node."""
+        """Yield the ends of the living entries, oldest first, as offsets in each range of living entries of a node. An
+        empty list: see _parts()."""
         try:
             for node, ranges in self._parts():
+                if not ranges:
+                    yield []
                 for start, stop in ranges:
                     yield node.cuts(start, stop)
         finally:
@@ -167,7 +173,11 @@ class Snapshot:
             self.close()
 
     def _parts(self, newest_first: bool = False) -> Iterator[tuple[AnyNode, list[tuple[int, int]]]]:
-        """Yield the nodes of the range, each with the ranges (at least one) of its living entries."""
+        """Yield the nodes of the range, each with the ranges (at least one) of its living entries.
+
+        With ``waits``, yields an empty node without ranges for each attempt to read a node that is only in the object
+        store. ``pool.absent`` is then set, and the next attempt follows when the iteration continues.
+        """
         active = self._active
         if active is not None and newest_first:
             ranges = self._ranges(self._active_ord, self._active_ord, self._active_ord + len(active))
@@ -178,7 +188,11 @@ class Snapshot:
             first = self._borders[number]
             ranges = self._ranges(first, max(self._lo, first), min(self._hi, self._borders[number + 1]))
             if ranges:
-                yield self._node(number, ranges[-1][1]), ranges
+                node = self._if_present(number, ranges[-1][1])
+                while node is None:
+                    yield _NOTHING, []
+                    node = self._if_present(number, ranges[-1][1])
+                yield node, ranges
         if active is not None and not newest_first:
             ranges = self._ranges(self._active_ord, self._active_ord, self._active_ord + len(active))
             if ranges:
@@ -189,6 +203,20 @@ class Snapshot:
         if self._tombstones is None:
             return [(lo - first, hi - first)]
         return [(start - first, stop - first) for start, stop in self._tombstones.live_ranges(lo, hi)]
+
+    def take_absent(self) -> AbsentNodeError | None:
+        """Return the absent node because of which the last part was empty."""
+        return self._pool.take_absent()
+
+    def _if_present(self, number: int, stop: int) -> AnyNode | None:
+        """Return _node(), or None if it is absent and the reader waits for it."""
+        try:
+            return self._node(number, stop)
+        except AbsentNodeError as error:
+            if not self.waits or error.failed:
+                raise
+            self._pool.absent = error
+            return None
 
     def _node(self, number: int, stop: int) -> AnyNode:
         """Return sealed node ``number`` of the range, with at least ``stop`` entries. Called once per node."""

@@ -28,7 +28,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from resp.errors import CorruptError, DamagedNodeError
+from resp.errors import AbsentNodeError, CorruptError, DamagedNodeError
 from storage.model.ids import MASK64
 from storage.model.tombstones import Tombstones
 from storage.nodes import appendlist
@@ -63,15 +63,35 @@ class Stream(StreamReads):
         if evicted_to < 0:
             try:
                 self._note_evicted(ordinal - 1)
-            except DamagedNodeError:
-                following = self._first_id_at(ordinal)
-                if not following:
+            except DamagedNodeError as error:
+                evicted_to = self._unread_id(error, ordinal)
+                if not evicted_to:
                     raise
-                self._front, self._evicted_to = None, following - 1  # the highest ID that it can have
+                self._front, self._evicted_to = None, evicted_to
         else:
             self._front, self._evicted_to = None, evicted_to
         self._begin_at(ordinal)
         return gone
+
+    def _unread_id(self, error: DamagedNodeError, ordinal: int) -> int:
+        """Return the ID of the last entry before ``ordinal``, whose node can't be read, if this is the end of the node.
+        0: it is not. If the node is damaged, return the highest ID that the entry can have."""
+        following = self._first_id_at(ordinal)
+        if not isinstance(error, AbsentNodeError) or not following:
+            return max(0, following - 1)
+        alive = self.tombstones is None or not self.tombstones.has(ordinal - 1)
+        return error.last_id if alive and error.first_ord + error.count == ordinal else 0
+
+    def require_border(self, ordinal: int) -> None:
+        """Raise AbsentNodeError if evict_before() would raise it for this ordinal, which must not be above next_ord."""
+        if ordinal > self.first_ord:
+            try:
+                self.id_before(ordinal)
+            except AbsentNodeError as error:
+                if not self._unread_id(error, ordinal):
+                    raise
+            except DamagedNodeError:
+                pass  # evict_before() reports it
 
     def _note_evicted(self, ordinal: int) -> None:
         """Remember the node of the last entry to be evicted, from which evicted_to is read when it is needed.

@@ -1,0 +1,167 @@
+"""Finds the nodes whose entries can leave the store, because a history object that a manifest lists has them.
+
+Each node is compared with the bytes that the object store returns now, entry by entry. The server then replaces exactly
+these nodes (``Store.free``). This is independent of the pass that wrote the object. So nothing is lost or forgotten if
+a process is killed in between, and a server that begins to free space also frees what was copied before.
+
+Nodes stay in the store if they have deleted entries, if two sections share them, or if they are small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from xxhash import xxh3_128_digest
+
+from persistence.tiering import source
+from persistence.tiering.manifests import ManifestStore
+from persistence.tiering.objects import digest_of
+from persistence.tiering.objectstore import HistoryStore, HistoryStoreError, MissingFileError
+from persistence.tiering.source import StoredStream, StoreView
+from resp.errors import CorruptError
+from storage.history import objectfile
+from storage.history.manifest import Part
+from storage.history.objectfile import SectionRecord
+from storage.history.section import SectionEntries
+from storage.nodes.node import HEADER
+from storage.nodes.reference import Reference
+
+AT_ONCE: Final = 8 << 20  # bytes that one request reads
+REPORTED: Final = 200  # nodes in a line
+
+
+class FreedNode(NamedTuple):
+    """A node that can be replaced."""
+
+    key: bytes
+    digest: bytes  # of its blob
+    reference: bytes
+
+
+class Freeing:
+    """Compares the nodes of streams with the history."""
+
+    def __init__(
+        self, store: HistoryStore, manifests: ManifestStore, found: Callable[[list[FreedNode]], None],
+        progress: Callable[[], None],
+    ) -> None:  # fmt: skip
+        """``found``: called with some nodes. ``progress``: called after each section."""
+        self._store = store
+        self._manifests = manifests
+        self._found = found
+        self._progress = progress
+        self._freed: dict[int, int] = {}  # sid -> ordinal up to which its nodes were compared
+        self._index: tuple[str, list[SectionRecord]] = "", []  # of the last object
+
+    def forget(self, sids: set[int]) -> None:
+        """Forget all streams but these."""
+        for sid in self._freed.keys() - sids:
+            del self._freed[sid]
+
+    def free(self, directory: Path, sid: int, name: bytes, number: int, end: int, before: int) -> None:
+        """Compare the nodes of a stream with the version ``number`` of its manifest, which ends at ordinal ``end``.
+
+        ``directory``: of the store. ``before``: see ``PassRequest``. Raises HistoryStoreError, CorruptError, OSError.
+        """
+        if self._freed.get(sid, 0) >= end:
+            return
+        lo = self._freed.get(sid, 0)
+        manifest = self._manifests.load(name, number)
+        if manifest.sid != sid:  # of another stream with this name; the next pass replaces it
+            return
+        for part in self._parts(manifest.parts, name, lo):
+            with source.opened(directory) as view:
+                stream = view.stream(sid)
+                if stream is None or stream.name != name:
+                    return
+                wanted = [first for first, _ in view.whole_nodes(stream, max(lo, part.first_ord), part.end_ord, before)]
+            if wanted:
+                self._compare(directory, stream, part, wanted, before)
+            self._freed[sid] = part.end_ord
+
+    def _parts(self, parts: tuple[Part, ...], stream: bytes, lo: int) -> Iterator[Part]:
+        for part in parts:
+            if part.end_ord <= lo:
+                continue
+            if part.level:
+                yield from self._parts(self._manifests.page(stream, part), stream, lo)
+            else:
+                yield part
+
+    def _compare(
+        self, directory: Path, stream: StoredStream, part: Part, wanted: list[int], before: int
+    ) -> None:  # fmt: skip
+        """Compare nodes, given by their first ordinals, with an object."""
+        name = f"objects/{part.name}"
+        try:
+            at = 0
+            group: list[SectionRecord] = []
+            for record in self._records(part, stream.name):
+                while at < len(wanted) and wanted[at] < record.head.first_ord:
+                    at += 1
+                if at == len(wanted):
+                    break
+                if wanted[at] >= record.head.end_ord:
+                    continue
+                if group and (
+                    record.offset != group[-1].offset + group[-1].size
+                    or record.offset + record.size - group[0].offset > AT_ONCE
+                ):
+                    self._sections(directory, stream, name, group, before)
+                    group = []
+                group.append(record)
+            if group:
+                self._sections(directory, stream, name, group, before)
+        except MissingFileError as error:
+            raise CorruptError(str(error)) from error
+
+    def _records(self, part: Part, stream: bytes) -> list[SectionRecord]:
+        if self._index[0] != part.name:
+            tail = self._store.read(f"objects/{part.name}", part.index_offset, part.size)
+            self._index = part.name, objectfile.read_index(tail, part.size)
+        return [record for record in self._index[1] if record.head.stream == stream]
+
+    def _sections(
+        self, directory: Path, stream: StoredStream, name: str, group: list[SectionRecord], before: int
+    ) -> None:  # fmt: skip
+        """Compare the nodes in adjacent sections."""
+        start, end = group[0].offset, group[-1].offset + group[-1].size
+        stored = self._store.read(name, start, end)
+        if len(stored) != end - start:
+            raise HistoryStoreError(f"{name} ends before its index says")
+        for record in group:
+            raw = stored[record.offset - start : record.offset - start + record.size]
+            entries = objectfile.open_section(record, raw)
+            with source.opened(directory) as view:
+                now = view.stream(stream.sid)
+                if now is None or now.name != stream.name:
+                    return
+                nodes = list(_same(view, now, name, record, raw, entries, before))
+            for first in range(0, len(nodes), REPORTED):
+                self._found(nodes[first : first + REPORTED])
+            self._progress()
+
+
+def _same(
+    view: StoreView, stream: StoredStream, name: str, record: SectionRecord, raw: bytes, entries: SectionEntries,
+    before: int,
+) -> Iterator[FreedNode]:  # fmt: skip
+    """Yield the nodes within a section whose entries are those of the section."""
+    places = {ordinal: at for at, ordinal in enumerate(entries.ordinals)}
+    epoch, _, digest = name.removeprefix("objects/").removesuffix(".tide").partition("-")
+    for first, (key, end, blob) in view.whole_nodes(stream, record.head.first_ord, record.head.end_ord, before):
+        node = view.living(stream, first, end, blob)
+        at = places.get(first, -1)
+        stop = at + end - first
+        if at < 0 or len(node.ordinals) != end - first or entries.ordinals[at:stop] != node.ordinals:
+            continue
+        theirs = digest_of(node.ordinals, entries.ids[at:stop], list(map(entries.fields, range(at, stop))))
+        if digest_of(node.ordinals, node.ids, node.fields) != theirs:
+            raise CorruptError(f"{name} has other entries than the store from ordinal {first} on")
+        made = Reference(
+            end - first, HEADER.unpack_from(blob)[4], node.ids[0], node.ids[-1], xxh3_128_digest(blob),
+            int(epoch, 16), bytes.fromhex(digest), record.offset, record.size, int.from_bytes(raw[:8], "little"),
+        )  # fmt: skip
+        yield FreedNode(key, made.digest, made.pack())

@@ -1,0 +1,121 @@
+"""The reader: the process that reads entries from history objects into the disk cache (``persistence.diskcache``).
+
+The server runs it while entries are only in the object store. It reads requests from standard input, one JSON object
+per line, and answers each with one line on standard output, in any order:
+
+    {"url": ..., "seconds": 60, "directory": ...}  the first line: the prefix, the limit of a call, that of the cache
+
+    {"id": 1, "object": name, "offset": 0, "size": 0, "checksum": 0, "nodes": [[digest, first ordinal, count], ...]}
+                                                   one section, and the nodes to take from it
+    {"id": 1, "files": [[digest, bytes], ...]}     these nodes are in the cache
+    {"id": 1, "error": "..."}                      none is
+
+THREADS requests are in progress at a time. The process ends when its standard input is closed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sys
+import threading
+from array import array
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+from persistence.permissions import FOLDER, opener
+from persistence.tiering.objectstore import HistoryStore, HistoryStoreError
+from resp.errors import CorruptError
+from storage.history import section
+from storage.history.section import SectionEntries
+from storage.model.ids import MASK64
+from storage.nodes.node import Node, new_compressor, seal
+
+THREADS: Final = 16
+
+
+class HistoryReader:
+    """The work of the process."""
+
+    def __init__(self, first: dict[str, Any], output: TextIO) -> None:
+        self._output = output
+        self._writing = threading.Lock()
+        self._store = HistoryStore(first["url"], first["seconds"], lambda: None)
+        self._directory = Path(first["directory"])
+
+    def open(self) -> None:
+        """Prepare the object store and the directory of the cache. Raises HistoryStoreError, OSError."""
+        self._directory.mkdir(mode=FOLDER, exist_ok=True)
+        self._store.open()
+
+    def serve(self, request: dict[str, Any]) -> None:
+        """Answer a request. Any thread."""
+        try:
+            answer: dict[str, Any] = {"files": self._read(request)}
+        except (HistoryStoreError, CorruptError, OSError) as error:
+            answer = {"error": str(error)}
+        except Exception as error:  # noqa: BLE001 - the server logs it
+            answer = {"error": f"bug: {error!r}"}
+        with self._writing:
+            self._output.write(json.dumps({"id": request["id"], **answer}) + "\n")
+            self._output.flush()
+
+    def _read(self, request: dict[str, Any]) -> list[tuple[str, int]]:
+        name, start, size = f"objects/{request['object']}", request["offset"], request["size"]
+        raw = self._store.read(name, start, start + size)
+        try:
+            if int.from_bytes(raw[:8], "little") != request["checksum"]:
+                raise CorruptError("it has other bytes than were written")
+            entries = section.decode(raw)
+            nodes = [(digest, _node(entries, first, count)) for digest, first, count in request["nodes"]]
+        except CorruptError as error:
+            raise CorruptError(f"{name} is damaged at offset {start}: {error}") from error
+        compressor = new_compressor()
+        return [(digest, self._write(digest, seal(node, compressor=compressor))) for digest, node in nodes]
+
+    def _write(self, digest: str, blob: bytes) -> int:
+        """Write a file. Without a sync: a file that a crash has damaged is removed when it is read."""
+        temporary = self._directory / f".{secrets.token_hex(8)}"
+        try:
+            with open(temporary, "xb", opener=opener) as file:
+                file.write(blob)
+            temporary.rename(self._directory / digest)
+        finally:
+            with suppress(FileNotFoundError):
+                temporary.unlink()
+        return len(blob)
+
+
+def _node(entries: SectionEntries, first: int, count: int) -> Node:
+    """Return the node of ``count`` entries from the ordinal ``first`` on. Raises CorruptError."""
+    at = first - entries.head.first_ord
+    if not 0 <= at < len(entries) or entries.ordinals[at] != first:
+        at = next((place for place, ordinal in enumerate(entries.ordinals) if ordinal == first), len(entries))
+    ids = entries.ids[at : at + count]
+    if len(ids) != count or entries.ordinals[at + count - 1] != first + count - 1:
+        raise CorruptError(f"it lacks entries from ordinal {first} on")
+    base = ids[0] >> 64
+    ms, seq = array("Q", [(one >> 64) - base for one in ids]), array("Q", [one & MASK64 for one in ids])
+    wires = [entries.wire(place) for place in range(at, at + count)]
+    return Node(base, ms, seq, array("I", accumulate(map(len, wires))), b"".join(wires))
+
+
+def main() -> None:
+    """Serve requests until standard input is closed."""
+    output = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # drivers may print
+    reader = HistoryReader(json.loads(sys.stdin.readline()), output)
+    try:
+        reader.open()
+    except (HistoryStoreError, OSError) as error:
+        output.write(json.dumps({"failed": str(error)}) + "\n")
+        output.flush()
+        os._exit(1)
+    threads = ThreadPoolExecutor(THREADS)
+    for line in sys.stdin:
+        threads.submit(reader.serve, json.loads(line))
+    os._exit(0)  # does not wait for calls that hang

@@ -1,0 +1,315 @@
+"""Reads from the object store: fetches nodes that a command needs into the disk cache, and limits the cache's size.
+
+A read of a node that is only in the object store raises AbsentNodeError. The command, or its long reply, then waits
+here, and is repeated when the node is in the cache. Other clients are served meanwhile.
+
+Rule 1: one request reads one section, with all of its nodes. It also fetches the sections behind it, in parallel, since
+most reads continue there: the first AHEAD nodes after the one that is needed.
+Rule 2: a section that can't be read is noted for FAILED_MS. Commands that need it in this time get the error.
+Rule 3: the process that reads (``persistence.tiering.reader``) runs while the store has references. If it ends, or
+leaves a request unanswered for ``tier-timeout`` and GRACE seconds, a new one gets the requests, once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from persistence.layout import NODE_KEY
+from resp.errors import AbsentNodeError, CorruptError
+from respserver.observe.stats import HistoryReadStats
+from respserver.runtime.parts import RuntimeParts, ServerPart
+from respserver.runtime.threads import in_thread
+from respserver.tiering.helperprocess import ENDED, GRACE, LONGEST_LINE, ROOT
+from storage.nodes.reference import Reference
+
+AHEAD: Final = 64  # nodes
+MOST: Final = 1024  # requests in progress; more are not read ahead
+REMOVED: Final = 200  # files of the cache that are removed at a time, in some milliseconds
+FAILED_MS: Final = 1000
+RESTART_MS: Final = 30_000  # after which a process that has ended is replaced, unless a command needs it
+ATTEMPTS: Final = 2
+LONGEST_ERROR: Final = 300  # characters
+
+Section = tuple[int, bytes, int]
+
+
+class _Request:
+    """A section that is being read."""
+
+    __slots__ = ("attempts", "deadline", "line", "object", "waiters")
+
+    def __init__(self, of: str, line: dict[str, Any]) -> None:
+        self.object = of
+        self.line = line
+        self.waiters: list[Callable[[], None]] = []  # called at its end
+        self.attempts = 0
+        self.deadline = 0  # ms (monotonic)
+
+
+class HistoryReads(ServerPart):
+    """Fetches nodes, and keeps the disk cache below ``tier-cache``."""
+
+    def __init__(self, parts: RuntimeParts) -> None:
+        super().__init__(parts)
+        self._requests: dict[Section, _Request] = {}
+        self._ids: dict[int, Section] = {}
+        self._last = 0  # the last ID of a request
+        self._process: asyncio.subprocess.Process | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._hangs = False  # the process was killed because it left a request unanswered
+        self._not_before = 0  # ms (monotonic) before which no process is started in advance
+        self._cached: dict[bytes, int] | None = None  # digest -> bytes of the file, oldest first; None: not read yet
+        self._bytes = 0
+        self._scan: asyncio.Task[None] | None = None
+        self._failed: dict[str, int] = {}  # object -> ms (monotonic) at which its failure is forgotten
+        self._fetched = self._errors = self._hits = self._misses = 0
+        self._warned = ""
+        self._data.on_absent = self.fetch
+
+    # -- requests --------------------------------------------------------------------------------------------
+    def fetch(self, error: AbsentNodeError) -> None:
+        """Fetch a node, for whoever reads it next."""
+        self.wait(error, _nothing)
+
+    def wait(self, error: AbsentNodeError, resume: Callable[[], None]) -> None:
+        """Fetch a node. ``resume``: called later, also if this fails; a read of the node then raises the error with
+        the reason."""
+        key = NODE_KEY.pack(error.sid, error.first_ord, error.first_id.to_bytes(16, "big"))
+        store = self._data.disk.store
+        try:
+            nodes = store.near(key, AHEAD if len(self._requests) < MOST else 0, self._cached or ())
+        except (OSError, CorruptError):  # the retry reports it
+            nodes = []
+        if not nodes:
+            self._loop.call_soon(resume)
+            return
+        if not self._config.tier_url:
+            self._fail(nodes[0][1].object, "tier-url is not set: set it to the prefix that has the object")
+            self._loop.call_soon(resume)
+            return
+        sections: dict[Section, list[tuple[int, Reference]]] = {}
+        for node in nodes:
+            sections.setdefault(node[1].section, []).append(node)
+        wanted = nodes[0][1].section
+        for section, its in sections.items():
+            if section not in self._requests and (section == wanted or its[0][1].object not in self._failed):
+                self._begin(section, its)
+        self._requests[wanted].waiters.append(resume)
+
+    def _begin(self, section: Section, nodes: list[tuple[int, Reference]]) -> None:
+        one = nodes[0][1]
+        self._last += 1
+        request = _Request(one.object, {
+            "id": self._last, "object": one.object, "offset": one.offset, "size": one.size, "checksum": one.checksum,
+            "nodes": [[its.digest.hex(), first, its.entries] for first, its in nodes],
+        })  # fmt: skip
+        self._requests[section] = request
+        self._ids[self._last] = section
+        self._send(request)
+        if self._task is None:
+            self._task = self._loop.create_task(self._serve())
+
+    def _send(self, request: _Request) -> None:
+        request.deadline = self._clock.mono() + int((self._config.tier_timeout + GRACE) * 1000)
+        process = self._process
+        if process is not None and process.stdin is not None:  # None: it is being started, and gets all requests
+            request.attempts += 1
+            with suppress(OSError, RuntimeError):  # it has ended; _serve() notices this
+                process.stdin.write(json.dumps(request.line).encode() + b"\n")
+
+    def _end(self, section: Section, error: str) -> None:
+        request = self._requests.pop(section)
+        del self._ids[request.line["id"]]
+        if error:
+            self._fail(request.object, error)
+        for resume in request.waiters:
+            resume()
+
+    def _fail(self, of: str, error: str) -> None:
+        self._errors += 1
+        error = " ".join(error.split())[:LONGEST_ERROR]
+        self._failed[of] = self._clock.mono() + FAILED_MS
+        self._data.disk.store.tiered.failures[of] = error
+        if error != self._warned:
+            self._warned = error
+            self._logger.warning(f"History can't be read: {error}. Commands that need it get an error")
+
+    # -- the process -----------------------------------------------------------------------------------------
+    async def _serve(self) -> None:
+        """Run processes until one has ended with no requests left."""
+        try:
+            more = True
+            while more:
+                why = await self._serve_one()
+                for section, request in list(self._requests.items()):
+                    if request.attempts >= ATTEMPTS:
+                        self._end(section, why)
+                more = bool(self._requests)
+        except Exception as error:  # noqa: BLE001 - a bug must not leave clients without a reply
+            self._logger.trace("Bug in reads of history", error)
+            for section in list(self._requests):
+                self._end(section, f"bug: {error!r}")
+        finally:
+            self._task = None
+            self._not_before = self._clock.mono() + RESTART_MS
+
+    async def _serve_one(self) -> str:
+        """Start a process, send it all requests, and note its answers. Return why it has ended."""
+        code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from persistence.tiering.reader import main; main()"
+        config, directory = self._config, self._data.disk.store.tiered.path
+        first = {"url": config.tier_url, "seconds": config.tier_timeout, "directory": str(directory)}
+        why = "the process that reads from it has ended"
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-P", "-c", code, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL, start_new_session=True, limit=LONGEST_LINE,
+            )  # fmt: skip
+        except OSError as error:
+            for request in self._requests.values():
+                request.attempts = ATTEMPTS
+            return f"the process that reads from it can't be started: {error}"
+        self._process = process
+        assert process.stdin is not None  # noqa: S101 - a pipe, like the next one
+        assert process.stdout is not None  # noqa: S101
+        try:
+            with suppress(OSError, RuntimeError):
+                process.stdin.write(json.dumps(first).encode() + b"\n")
+            for request in self._requests.values():
+                self._send(request)
+            while raw := await process.stdout.readline():
+                line = json.loads(raw)
+                if "failed" in line:
+                    why = line["failed"]
+                    for request in self._requests.values():
+                        request.attempts = ATTEMPTS
+                else:
+                    self._answered(line)
+        except (OSError, ValueError) as error:
+            why = f"the process that reads from it sends invalid lines: {error}"
+        finally:
+            self._process = None
+            with suppress(ProcessLookupError):
+                process.kill()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ENDED):
+                    await process.wait()
+            process.stdin.close()
+        if self._hangs:
+            why, self._hangs = "the process that reads from it hangs", False
+        return why
+
+    def _answered(self, line: dict[str, Any]) -> None:
+        section = self._ids.get(line["id"])
+        if section is None:  # a former request with the same process
+            return
+        for digest, size in line.get("files", ()):
+            self._fetched += 1
+            self._add(bytes.fromhex(digest), size)
+        self._trim()
+        if "error" not in line:
+            self._warned = ""
+        self._end(section, line.get("error", ""))
+
+    # -- the cache -------------------------------------------------------------------------------------------
+    def _add(self, digest: bytes, size: int) -> None:
+        if self._cached is not None:
+            self._bytes += size - self._cached.pop(digest, 0)
+            self._cached[digest] = size
+
+    def _trim(self) -> None:
+        """Remove the files that were not used for the longest time, at most REMOVED."""
+        cached, most = self._cached, self._config.tier_cache
+        if cached is None or self._bytes <= most:
+            return
+        self._note_used()
+        path = self._data.disk.store.tiered.path
+        left = REMOVED
+        while self._bytes > most and cached and left:
+            left -= 1
+            digest = next(iter(cached))
+            self._bytes -= cached.pop(digest)
+            with suppress(OSError):
+                (path / digest.hex()).unlink()
+
+    def _note_used(self) -> None:
+        tiered, cached = self._data.disk.store.tiered, self._cached
+        for digest in tiered.used:
+            if cached is not None and digest in cached:
+                cached[digest] = cached.pop(digest)
+        tiered.used.clear()
+        self._hits, tiered.hits = self._hits + tiered.hits, 0
+        self._misses, tiered.misses = self._misses + tiered.misses, 0
+
+    async def _find(self) -> None:
+        """Read the names of the files that an earlier process of the server has left."""
+        try:
+            self._cached, self._bytes = await in_thread(lambda: _files(self._data.disk.store.tiered.path))
+        except OSError as error:
+            self._logger.warning(f"The disk cache of history can't be read: {error}")
+            self._cached = {}
+
+    def on_time(self) -> None:
+        """Forget failures, and end a process that hangs. Called ``hz`` times a second."""
+        if self._scan is None and self._config.tier_url:
+            self._scan = self._loop.create_task(self._find())
+        mono = self._clock.mono()
+        for of, until in list(self._failed.items()):
+            if until <= mono:
+                del self._failed[of]
+                self._data.disk.store.tiered.failures.pop(of, None)
+        self._note_used()
+        self._trim()
+        idle = self._task is None and mono >= self._not_before
+        if idle and self._config.tier_url and self._data.disk.store.has_references:
+            self._task = self._loop.create_task(self._serve())
+        if self._process is not None and any(request.deadline <= mono for request in self._requests.values()):
+            self._hangs = True
+            with suppress(ProcessLookupError):
+                self._process.kill()
+
+    async def finish(self) -> None:
+        """End the process. Called at shutdown."""
+        for task in (self._task, self._scan):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        self._requests.clear()
+
+    def stats(self) -> HistoryReadStats:
+        self._note_used()
+        return HistoryReadStats(self._hits, self._misses, self._fetched, self._errors, self._bytes)
+
+
+def _files(path: Path) -> tuple[dict[bytes, int], int]:
+    """Return the files of a cache, oldest first: their digests and sizes. Also return the sum of their sizes.
+
+    Removes those that were not completed.
+    """
+    found: list[tuple[float, bytes, int]] = []
+    try:
+        entries = list(os.scandir(path))
+    except FileNotFoundError:
+        return {}, 0
+    for entry in entries:
+        try:
+            digest = bytes.fromhex(entry.name)
+        except ValueError:
+            with suppress(OSError):
+                os.unlink(entry.path)
+            continue
+        with suppress(OSError):
+            stat = entry.stat()
+            found.append((stat.st_mtime, digest, stat.st_size))
+    sizes = {digest: size for _, digest, size in sorted(found)}
+    return sizes, sum(sizes.values())
+
+
+def _nothing() -> None:
+    pass

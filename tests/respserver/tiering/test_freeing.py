@@ -1,0 +1,251 @@
+"""Entries that leave the store, with the real program: reads, writes, kills, an object store that is away, replicas."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from respserver.config.conffile import ConfigError
+from respserver.config.config import Config
+from tests.persistence.tiering.kit import Entry
+from tests.respserver.tiering.test_tiering import fields, helpers, tiered
+from tests.waiting import eventually
+from tests.wire.rawclient import Raw
+from tidelog.cli.program import main
+from tidelog.testing import Server, running_server
+
+COUNT = 205  # entries, in nodes of 10; the last node, and the one before it, stay in the store
+FREED = 20  # nodes
+
+
+@contextmanager
+def freed(
+    target: Path, count: int = COUNT, size: int = 60, **config: str | int
+) -> Iterator[tuple[Server, list[Entry]]]:  # fmt: skip
+    """A server whose stream "a" is, except for its end, only in the object store."""
+    target.mkdir(exist_ok=True)
+    options: dict[str, Any] = {"tier_free": "yes", "save": "", "node_cache_size": "0", **config}
+    with tiered(target, **options) as server:
+        with Raw(server.port) as client:
+            entries = add(client, count, size)
+            wait_until_freed(client, (count - 1) // 10)
+        yield server, entries
+
+
+def add(client: Raw, count: int, size: int = 60, first: int = 1) -> list[Entry]:
+    """Append entries that can't be compressed much, write a checkpoint, and return all entries."""
+    random_ = random.Random(first)
+    client.pipeline(*[
+        ("XADD", "a", f"{first + number}-0", "n", number, "text", random_.randbytes(size).hex())
+        for number in range(count)
+    ])  # fmt: skip
+    entries = list(client("XRANGE", "a", "-", "+"))
+    assert client("SAVE") == b"OK"
+    return entries
+
+
+def wait_until_freed(client: Raw, nodes: int) -> None:
+    eventually(lambda: int(fields(client)["tier_freed_nodes"]) >= nodes, "the store still has the entries")
+
+
+def empty_cache(server: Server) -> None:
+    for path in (Path(server.directory) / "tier-cache").glob("*"):
+        path.unlink(missing_ok=True)
+
+
+def test_reads_of_all_kinds_wait_for_the_object_store(tmp_path: Path) -> None:
+    with freed(tmp_path / "target") as (server, entries), Raw(server.port) as client:
+        assert int(fields(client)["tier_freed_bytes"]) > 12_000
+        reads: list[tuple[tuple[str | int, ...], Any]] = [
+            (("XRANGE", "a", "-", "+"), entries),
+            (("XREVRANGE", "a", "+", "-"), entries[::-1]),
+            (("XRANGE", "a", "55-0", "76-0", "COUNT", 5), entries[54:59]),
+            (("XREAD", "COUNT", 3, "STREAMS", "a", "120-0"), [[b"a", entries[120:123]]]),
+            (("TCOUNT", "a", "31.0", "100.0"), 70),
+            (("TSEEK", "a", "33.0", 2), b"35.0"),
+            (("XLEN", "a"), COUNT),
+        ]
+        for command, expected in reads:
+            empty_cache(server)
+            assert client(*command) == expected, command
+        empty_cache(server)
+        assert client.pipeline(*[command for command, _ in reads]) == [expected for _, expected in reads]
+        assert int(fields(client)["tier_fetched_nodes"]) >= 3 * FREED
+        assert b"rejected_calls=0,failed_calls=0" in client("INFO", "commandstats")
+
+
+def test_a_long_reply_waits_for_each_part(tmp_path: Path) -> None:
+    with freed(tmp_path, 400, 1000) as (server, entries), Raw(server.port) as client:
+        empty_cache(server)
+        assert client("XRANGE", "a", "-", "+") == entries
+        empty_cache(server)
+        assert client("XREVRANGE", "a", "+", "-") == entries[::-1]
+        empty_cache(server)
+        assert client("XREAD", "STREAMS", "a", "0") == [[b"a", entries]]
+        empty_cache(server)
+        assert len(client("TREAD", "a", "0.0", 400, "MAXBYTES", 1_200_000)) > 300
+        empty_cache(server)
+        client("XGROUP", "CREATE", "a", "g", "0")
+        assert client("XREADGROUP", "GROUP", "g", "new", "STREAMS", "a", ">") == [[b"a", entries]]
+        empty_cache(server)
+        full = client("XINFO", "STREAM", "a", "FULL", "COUNT", 0)
+        assert full[full.index(b"entries") + 1] == entries
+
+
+def test_writes_that_need_old_entries(tmp_path: Path) -> None:
+    with freed(tmp_path) as (server, entries), Raw(server.port) as client:
+        assert client("XADD", "a", "MAXLEN", "=", 198, "1000-0", "f", "v") == b"1000-0"
+        assert client("XLEN", "a") == 198, "the append has waited for the entry that ends its eviction"
+        empty_cache(server)
+        assert client("TAPPEV", "a", "MINID", "14.0", "f", "v") != b"0"
+        assert client("XRANGE", "a", "-", "+", "COUNT", 1) == entries[13:14]
+        empty_cache(server)
+        assert client("XTRIM", "a", "MAXLEN", "=", 180) == 14
+        assert client("XTRIM", "a", "MINID", "~", "41-0") in (10, 13)
+        empty_cache(server)
+        assert client("XDEL", "a", "75-0", "76-0", "77-0") == 3
+        assert client("XRANGE", "a", "70-0", "80-0") == [*entries[69:74], *entries[77:80]]
+        assert client("SAVE") == b"OK"
+        empty_cache(server)
+        assert client("XRANGE", "a", "70-0", "80-0") == [*entries[69:74], *entries[77:80]]
+        empty_cache(server)
+        assert client("RENAME", "a", "b") == b"OK"
+        assert client("XRANGE", "b", "60-0", "62-0") == entries[59:62]
+
+
+def test_transactions(tmp_path: Path) -> None:
+    """EXEC waits if nothing was written before. WATCH holds meanwhile."""
+    with freed(tmp_path) as (server, entries), Raw(server.port) as client, Raw(server.port) as other:
+        client("WATCH", "w")
+        client.pipeline(("MULTI",), ("XRANGE", "a", "5-0", "5-0"), ("SET", "s", "1"), ("XRANGE", "a", "150-0", "150-0"))
+        assert client("EXEC") == [entries[4:5], b"OK", entries[149:150]], "one section has both"
+        empty_cache(server)
+        client.pipeline(("MULTI",), ("SET", "s", "2"), ("XRANGE", "a", "5-0", "5-0"))
+        done, error = client("EXEC")
+        assert done == b"OK"
+        assert str(error).startswith("TRYAGAIN the entries 1.0 to 10.0 of stream 1 (key 'a') are only in the object")
+        assert eventually(lambda: _found(client, 5)) == entries[4:5]
+        empty_cache(server)
+        (reader,) = readers(server)
+        os.kill(reader, signal.SIGSTOP)
+        client.pipeline(("WATCH", "w"), ("MULTI",), ("XRANGE", "a", "5-0", "5-0"))
+        client.send("EXEC")
+        eventually(lambda: b"cmd=exec" in other("CLIENT", "LIST"))
+        assert other("SET", "w", "changed") == b"OK"
+        os.kill(reader, signal.SIGCONT)
+        assert client.read() is None
+
+
+def _found(client: Raw, number: int) -> Any:
+    found = client("XRANGE", "a", f"{number}-0", f"{number}-0")
+    return found if isinstance(found, list) else None
+
+
+def readers(server: Server) -> list[int]:
+    """Return the process IDs of the readers."""
+    return [pid for pid in helpers(server) if b"tiering.reader" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def test_kills_of_the_reader_and_the_server(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    with freed(target) as (server, entries):
+        with Raw(server.port) as client, Raw(server.port) as other:
+            (reader,) = eventually(lambda: readers(server))
+            os.kill(reader, signal.SIGSTOP)
+            client.send("XRANGE", "a", "-", "+")
+            assert other("PING") == b"PONG"
+            os.kill(reader, signal.SIGKILL)
+            assert client.read() == entries, "another process has read them"
+        server.kill()
+        server.start()
+        with Raw(server.port) as client:
+            assert client("XRANGE", "a", "-", "+") == entries, "from the disk cache"
+            assert fields(client)["tier_fetched_nodes"] == "0"
+            eventually(lambda: fields(client)["tier_cache_bytes"] != "0")
+            path = next((Path(server.directory) / "tier-cache").glob("*"))
+            path.write_bytes(path.read_bytes()[:-1])
+            assert client("XRANGE", "a", "-", "+") == entries, "a damaged file is read again"
+            assert fields(client)["tier_fetched_nodes"] == "1"
+            added = add(client, 30, first=1001)
+            wait_until_freed(client, 3)
+        server.kill()
+        server.start()
+        empty_cache(server)
+        with Raw(server.port) as client:
+            assert client("XRANGE", "a", "-", "+") == added
+
+
+def test_an_object_store_that_is_away_or_damaged(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    with freed(target) as (server, entries), Raw(server.port) as client:
+        target.rename(tmp_path / "away")
+        error = client("XRANGE", "a", "5-0", "25-0")
+        assert error.startswith("TRYAGAIN the entries 1.0 to 10.0 of stream 1 (key 'a') are only in the object store (")
+        assert "which can't be read: can't read objects/" in error
+        assert error.endswith("it does not exist. Repeat the command later.")
+        assert client("XRANGE", "a", "201-0", "+") == entries[200:]
+        assert not isinstance(client("XADD", "a", "*", "f", "v"), str)
+        assert client("XLEN", "a") == COUNT + 1
+        assert int(fields(client)["tier_fetch_errors"]) > 0
+        assert client("INFO", "persistence").count(b"scrub_damaged:0") == 1
+        (tmp_path / "away").rename(target)
+        (path,) = (target / "objects").iterdir()
+        content = path.read_bytes()
+        path.write_bytes(content[:200] + b"damage" + content[206:])
+        eventually(lambda: "is damaged at offset 16" in str(client("XRANGE", "a", "5-0", "25-0")))
+        path.write_bytes(content)
+        assert eventually(lambda: _found(client, 5)) == entries[4:5]
+
+
+def test_replicas_have_the_references(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    with freed(target) as (server, entries):
+        follow: dict[str, Any] = {"replicaof": f"{server.host} {server.port}", "node_cache_size": "0", "save": ""}
+        with tiered(target, **follow) as replica, Raw(replica.port) as reader:
+            eventually(lambda: reader("XLEN", "a") == COUNT)
+            assert reader("XRANGE", "a", "-", "+") == entries
+            assert int(fields(reader)["tier_fetched_nodes"]) == FREED
+            with Raw(server.port) as client:
+                assert client("XTRIM", "a", "MAXLEN", 150) == COUNT - 150
+            eventually(lambda: reader("XLEN", "a") == 150)
+            assert reader("XRANGE", "a", "-", "+") == entries[-150:]
+
+
+def test_a_backup_has_the_references(tmp_path: Path) -> None:
+    backup, data = str(tmp_path / "backup"), str(tmp_path / "data")
+    with freed(tmp_path / "target") as (server, entries):
+        assert CliRunner().invoke(main, ["backup", backup, "--url", f"redis://127.0.0.1:{server.port}"]).exit_code == 0
+    assert CliRunner().invoke(main, ["restore", backup, data]).exit_code == 0
+    with running_server(dir=data, node_cache_size="0") as server, Raw(server.port) as client:
+        assert "tier-url is not set: set it to the prefix that has the object" in client("XRANGE", "a", "-", "+")
+        assert client("XRANGE", "a", "204-0", "+") == entries[203:]
+
+
+def test_a_server_that_begins_to_free_space_later(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.mkdir()
+    with tiered(target, save="", node_cache_size="0") as server, Raw(server.port) as client:
+        entries = add(client, COUNT)
+        eventually(lambda: int(fields(client)["tier_entries"]) >= 200)
+        assert fields(client)["tier_freed_nodes"] == "0"
+        assert client("XDEL", "a", "55-0") == 1
+        assert client("CONFIG", "SET", "tier-free", "yes") == b"OK"
+        wait_until_freed(client, FREED - 1)
+        shutil.rmtree(Path(server.directory) / "tier-cache", ignore_errors=True)
+        assert client("XRANGE", "a", "-", "+") == entries[:54] + entries[55:]
+
+
+def test_what_needs_tier_url() -> None:
+    with pytest.raises(ConfigError, match="tier-free yes needs tier-url"):
+        Config.load(["--tier-free", "yes"])
+    with pytest.raises(ConfigError, match="tier-free yes can't be used with cluster-enabled"):
+        Config.load(["--tier-free", "yes", "--tier-url", "/t", "--cluster-enabled", "yes"])
