@@ -17,6 +17,12 @@ from storage.keyspace.moving import MovedRecords
 from storage.streams.stream import Stream
 
 AT_ONCE: Final = 1000  # names that one step examines, which takes a third of a millisecond
+EXAMINED: Final = "the stages are examined"
+
+
+def _divided(name: bytes) -> str:
+    shown = name[:100].decode("utf-8", "backslashreplace")
+    return f"the stage {shown!r} has entries for slots that move and for slots that stay: publish or drop it"
 
 
 def letters_of(ks: Keyspace, names: list[bytes]) -> Iterator[tuple[bytes, bytes]]:
@@ -37,6 +43,9 @@ class KeyExport:
         self._moves = moves
         self._selection = MovedRecords(moves)
         self._selection.unstaged = set(ks.stages.by_name)
+        self._selection.grown = set(ks.stages.by_name)
+        self._divided = b"", -1  # a stage that holds up the move: name, sid
+        self._examined: dict[bytes, tuple[int, int]] = {}  # by large stage: sid, and how many chunks were examined
         self._steps = self._all_steps()
         self._out: list[bytes] = []
         self.size = 0  # bytes of the records that were not taken
@@ -73,16 +82,36 @@ class KeyExport:
     def held_up(self) -> str:
         """Return why the slots can't leave now, although everything is copied; "" if they can.
 
-        A stage is in one group. If its name or some of its entries stay, it must be published or dropped first.
+        A stage is in one group. If its name or some of its entries stay, it must be published or dropped first. A call
+        examines at most AT_ONCE entries of stages, and only of those that have grown since they were examined.
         """
-        moves = self._moves
-        for name, stage in self.ks.stages.by_name.items():
-            found = {moves(name), *(moves(piece.key) for piece in stage.pieces)}
-            if len(found) > 1:
-                shown = name[:100].decode("utf-8", "backslashreplace")
-                return (
-                    f"the stage {shown!r} has entries for slots that move and for slots that stay: publish or drop it"
-                )
+        stages, left = self.ks.stages.by_name, AT_ONCE
+        name, sid = self._divided
+        stage = stages.get(name)
+        if stage is not None and stage.sid == sid:
+            return _divided(name)
+        self._divided = b"", -1
+        grown = self._selection.grown
+        while grown:
+            if left <= 0:
+                return EXAMINED
+            name = next(iter(grown))
+            stage = stages.get(name)
+            pieces = stage.pieces if stage is not None else []
+            sid, at = self._examined.get(name, (-1, 0))
+            at = at if stage is not None and stage.sid == sid else 0
+            moves = self._moves(name)
+            while at < len(pieces) and left > 0:
+                if stage is not None and self._moves(pieces[at].key) != moves:
+                    self._divided = name, stage.sid
+                    return _divided(name)
+                at += 1
+                left -= 1
+            if stage is not None and at >= AT_ONCE:
+                self._examined[name] = stage.sid, at
+            if at == len(pieces):
+                grown.discard(name)
+            left -= 1
         return ""
 
     def _all_steps(self) -> Generator[None, None, None]:

@@ -64,6 +64,7 @@ class MovedRecords:
         self.todo: set[bytes] = set()  # keys that are not copied yet
         self.stages: set[bytes] = set()  # copied stages, and new ones
         self.unstaged: set[bytes] = set()  # stages that are not copied yet
+        self.grown: set[bytes] = set()  # stages that have got entries for any key, since this was cleared
         self._copying = b""  # the key whose copy is being sent; b"": none
         self._found: list[bytes] = []  # records to send now
         self._later: list[bytes] = []  # records to send after the copy of this key: those of the key
@@ -209,7 +210,9 @@ class MovedRecords:
         if not key:  # TPERSIST
             if name in self.stages:
                 self._send(record)
-        elif self._moves(key) and name not in self.unstaged:
+            return
+        self.grown.add(name)
+        if self._moves(key) and name not in self.unstaged:
             self.stages.add(name)
             self._send(record)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from storage.keyspace import copymutators, delivering, digest, expiry
-from storage.keyspace.exporting import KeyExport
+from storage.keyspace.exporting import AT_ONCE, EXAMINED, KeyExport
 from storage.keyspace.importing import apply
 from storage.keyspace.keyspace import Keyspace
 from storage.keyspace.moving import MoveEndedError
@@ -211,6 +211,52 @@ def test_the_deadlines_of_copied_groups_and_stages_are_extended() -> None:
     expiry.run(target, NOW + 6100)
     assert not stream.groups
     assert not target.stages.by_name
+
+
+def test_a_wait_for_a_stage_examines_few_entries_at_a_time() -> None:
+    ks, asked = empty(), 0
+
+    def counted(key: bytes) -> bool:
+        nonlocal asked
+        asked += 1
+        return moves(key)
+
+    def stage(name: str, key: str) -> None:
+        call(ks, NOW, "TSTAGE", name, 60_000, key, "FIELDS", 1, "f", "VALUES", 1)
+        export.on_batch(ks.take_batch())
+
+    for number in range(2 * AT_ONCE):
+        call(ks, NOW, "TSTAGE", f"m{number}", 60_000, "m", "FIELDS", 1, "f", "VALUES", 1)
+        call(ks, NOW, "TSTAGE", "m-large", 60_000, f"m{number}", "FIELDS", 1, "f", "VALUES", 1)
+    ks.take_batch()
+    export = KeyExport(ks, counted)
+    while export.step():
+        pass
+
+    def reasons() -> list[str]:
+        """Call until something else than EXAMINED is returned; return the reasons."""
+        nonlocal asked
+        found: list[str] = []
+        while not found or found[-1] == EXAMINED:
+            asked = 0
+            found.append(export.held_up())
+            assert asked <= 2 * AT_ONCE
+        return found
+
+    assert len(reasons()) > 4
+    assert reasons() == [""]
+    assert asked == 0
+    for name, key in (("m1", "s1"), ("s-a", "m1"), ("m-large", "s1")):
+        stage(name, key)
+        assert reasons()[-1].startswith(f"the stage '{name}' has entries for slots that move and for slots that stay")
+        assert len(reasons()) == 1
+        assert asked == 0
+        call(ks, NOW, "TDROP", name)
+        export.on_batch(ks.take_batch())
+        assert reasons()[-1] == ""
+    stage("s-b", "s1")
+    stage("m-large", "m5")
+    assert reasons() == [""]
 
 
 def test_flushall_ends_a_move() -> None:
