@@ -525,6 +525,9 @@ class MapPart(Protocol):
     def import_begin(self, name: str) -> Callable[[], str | None]:
         """Start to receive the keys of a move from another group. Returns a function as ``GroupPart.removal``."""
 
+    def import_part(self, name: str, part: bytes) -> None:
+        """Receive the next part of a large record. Raises CommandError."""
+
     def import_data(self, name: str, away: int, batch: bytes) -> None:
         """Apply records of a move. ``away``: of the sender, in ms. Raises CommandError."""
 

@@ -102,7 +102,8 @@ def tcluster_abort(ctx: Context, argv: list[bytes]) -> Reply:
 @_server(
     "TCLUSTER|IMPORT", arg("move"),
     oneof(
-        "action", token("BEGIN"), block("data", arg("away", "integer", token="DATA"), arg("records")), token("END"),
+        "action", token("BEGIN"), arg("part", token="PART"),
+        block("data", arg("away", "integer", token="DATA"), arg("records")), token("END"),
     ),
     flags="write denyoom admin noscript no_multi", acl="admin dangerous",
     complexity="O(N): N records.",
@@ -112,6 +113,9 @@ def tcluster_import(ctx: Context, argv: list[bytes]) -> Reply:
     action, name = argv[3].upper(), _text(argv[2])
     if action == b"BEGIN" and len(argv) == 4:
         return _outcome(_map(ctx).import_begin(name))
+    if action == b"PART" and len(argv) == 5:
+        _map(ctx).import_part(name, argv[4])
+        return reply.OK
     if action == b"DATA" and len(argv) == 6:
         _map(ctx).import_data(name, integer(argv[4]), argv[5])
         return reply.OK

@@ -104,6 +104,9 @@ class MapCommands(ServerPart):
     def import_begin(self, name: str) -> Callable[[], str | None]:
         return self._begin(self._imports.begin(name))
 
+    def import_part(self, name: str, part: bytes) -> None:
+        self._imports.part(name, part)
+
     def import_data(self, name: str, away: int, batch: bytes) -> None:
         self._imports.data(name, away, batch)
 

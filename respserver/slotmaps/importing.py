@@ -1,6 +1,7 @@
 """Slots that are copied to this group: the leader applies what the leader of the other group sends, and logs it [112].
 
     TCLUSTER IMPORT id BEGIN             the map has the move; no key has its slots
+    TCLUSTER IMPORT id PART bytes        the next part of a large record, which DATA ends
     TCLUSTER IMPORT id DATA away bytes   copies and records; ``away``: of the sender (Rule 6 of ``keyspace``)
     TCLUSTER IMPORT id END               everything was sent
 
@@ -42,6 +43,7 @@ AT_ONCE: Final = 1000  # names that are searched before other clients have their
 TURN: Final = 0.0  # seconds between two of these parts
 POLL: Final = 0.001  # seconds
 LATE_MS: Final = 1000  # by which messages may fall due late, or early, because of a move
+LARGEST: Final = (1 << 30) + (1 << 20)  # bytes of a record: the key and the value of a string have up to 512 MB each
 MAP_SECONDS: Final = 5.0  # for which an import waits until this member has the map that has its move
 OPEN: Final = "open"
 COMPLETE: Final = "complete"
@@ -65,6 +67,7 @@ class SlotImports(ServerPart):
         self._keeper = keeper
         self._served_time = served_time
         self._away: dict[str, int] = {}  # by import that this leader has begun: ``Keyspace.away`` at that time (Rule 3)
+        self._parts: dict[str, list[bytes]] = {}  # by import: the record that is being received
         self._standing = membership.standing
         self._in_sync = membership.in_sync
         self._membership = membership
@@ -141,6 +144,7 @@ class SlotImports(ServerPart):
         described = self.imports()
         self._away = {other: away for other, away in self._away.items() if other in described}
         self._away[name] = self._data.ks.away
+        self._parts = {other: parts for other, parts in self._parts.items() if other in described and other != name}
         self._set(name, OPEN, list(move.slots))
 
     def _check_health(self) -> None:
@@ -165,9 +169,21 @@ class SlotImports(ServerPart):
                 raise NotYetError("the data was replaced meanwhile")
         return count, example
 
+    def part(self, name: str, part: bytes) -> None:
+        """Receive a part of a record. Raises CommandError."""
+        self._state(name)
+        parts = self._parts.setdefault(name, [])
+        if sum(map(len, parts)) + len(part) > LARGEST:
+            del self._parts[name]
+            raise CommandError(f"ERR a record of a move has more than {LARGEST} bytes")
+        parts.append(part)
+
     def data(self, name: str, away: int, batch: bytes) -> None:
         """Apply copies and records. Raises CommandError."""
         ks = self._data.ks
+        parts = self._parts.pop(name, None)
+        if parts is not None:
+            batch = b"".join((*parts, batch))
         state = self._state(name)
         self._check_time(name)
         if state == COMPLETE:
@@ -239,6 +255,7 @@ class SlotImports(ServerPart):
 
     def _drop_later(self, name: str) -> asyncio.Task[None]:
         """Begin to delete the keys of an import."""
+        self._parts.pop(name, None)
         task = self._dropping[name] = self._loop.create_task(self._delete(name))
         task.add_done_callback(lambda _: self._dropping.pop(name, None))
         return task

@@ -30,10 +30,11 @@ from typing import Final
 from commands.slots import ALL_SLOTS, NO_SLOTS, slot_of
 from coordinator import slotmap
 from coordinator.interface import CoordinatorError
-from coordinator.slotmap import SlotMap, SlotMapError, SlotRange
+from coordinator.slotmap import MapGroup, SlotMap, SlotMapError, SlotRange
 from resp.errors import DamagedNodeError
 from respserver.clients.pauses import Pauses
 from respserver.config.conffile import ConfigError
+from respserver.config.config import Config
 from respserver.execution.blocking import Blocking
 from respserver.execution.slices import Slicing
 from respserver.group.membership import GroupMembership
@@ -61,7 +62,9 @@ THROTTLE: Final = 0.02  # seconds for which writers wait if the other group is b
 FIRST_AGAIN, LONGEST_AGAIN = 0.2, 5.0  # seconds after which the hold is repeated
 ATTEMPTS: Final = 5
 PAUSE: Final = 1.0  # seconds between two attempts
-SILENCE: Final = 30.0  # seconds without an acknowledgement after which an attempt has failed
+SILENCE: Final = 30.0  # seconds without an acknowledgement, or a reply to a PING, after which an attempt has failed
+PROBE: Final = 10.0  # seconds between two PINGs
+PART: Final = 512 << 10  # bytes of a record in an argument: the lowest proto-max-bulk-len is 1 MB
 
 
 class HoldEndedError(Exception):
@@ -215,13 +218,14 @@ class SlotMover(ServerPart):
         known = self._keeper.map
         assert known is not None, "the map has the move"  # noqa: S101
         slots = table(own)
-        peer = await GroupPeer.open(known.groups[to], self._config)
+        seconds = min(self._config.repl_timeout, SILENCE)
+        peer = await GroupPeer.open(known.groups[to], self._config, seconds)
         self._peer, self._ended, self._led = peer, None, led
         self._peer_led = to, known.groups[to].epoch
         try:
             self._compare_peer()
             async with asyncio.timeout(10 * SILENCE):
-                await self._begin(peer, name, to)
+                await self._begin(peer, name, to, known.groups[to], self._config)
             await self._settled()
             export = self._export = KeyExport(self._data.ks, lambda key: slots[slot_of(key)] != 0)
             self._ticks.on_records = self._records
@@ -253,10 +257,22 @@ class SlotMover(ServerPart):
             self._peer.fail(PeerError(f"the leader of group {to} has changed"))
 
     @staticmethod
-    async def _begin(peer: GroupPeer, name: str, to: str) -> None:
-        """Let the other leader begin the import. Raises PeerError, SlotMapError."""
+    async def _begin(peer: GroupPeer, name: str, to: str, group: MapGroup, config: Config) -> None:
+        """Let the other leader begin the import. This may take long, because it first deletes what an earlier move has
+        left. Meanwhile, it must reply to a PING on another connection. Raises PeerError, SlotMapError."""
+        begun = peer.ask("TCLUSTER", "IMPORT", name, "BEGIN")
+        while not (await asyncio.wait((begun,), timeout=PROBE))[0]:
+            try:
+                async with asyncio.timeout(SILENCE):
+                    probe = await GroupPeer.open(group, config, SILENCE)
+                    try:
+                        await probe.ask("PING")
+                    finally:
+                        probe.close()
+            except TimeoutError:
+                raise PeerError(f"the leader of group {to} was silent for {SILENCE:.0f} seconds") from None
         try:
-            await peer.ask("TCLUSTER", "IMPORT", name, "BEGIN")
+            begun.result()
         except PeerError as error:
             if error.code == "NOREPLICAS":
                 raise SlotMapError(
@@ -308,10 +324,17 @@ class SlotMover(ServerPart):
             await asyncio.sleep(RETRY)
 
     def _send(self, peer: GroupPeer, export: KeyExport, name: str, least: int = 1) -> asyncio.Future[None] | None:
-        """Send the records so far, if they have ``least`` bytes."""
+        """Send the records so far, if they have ``least`` bytes. Return the reply to the last request; None: none."""
         if export.size < least:
             return None
-        return peer.ask("TCLUSTER", "IMPORT", name, "DATA", self._data.ks.away, export.take())
+        reply = None
+        while records := export.take(PART):
+            if len(records) > PART:  # one record: a string can be as long as a request may be
+                for at in range(0, len(records), PART):
+                    peer.ask("TCLUSTER", "IMPORT", name, "PART", records[at : at + PART])
+                records = b""
+            reply = peer.ask("TCLUSTER", "IMPORT", name, "DATA", self._data.ks.away, records)
+        return reply
 
     async def _copy(self, peer: GroupPeer, export: KeyExport, name: str) -> None:
         """Copy the keys, until the other group has nearly everything."""

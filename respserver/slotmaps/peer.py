@@ -52,12 +52,13 @@ class GroupPeer(asyncio.Protocol):
         self.acknowledged = 0  # replies
 
     @classmethod
-    async def open(cls, group: MapGroup, config: Config) -> GroupPeer:
-        """Connect to the leader of a group, and log in as a replica does. Raises PeerError, ConfigError."""
+    async def open(cls, group: MapGroup, config: Config, seconds: float) -> GroupPeer:
+        """Connect to the leader of a group within some time, and log in as a replica does. Raises PeerError,
+        ConfigError."""
         member = group.members[group.leader]
         secure = bool(member.tls_port) and (config.tls_replication or not member.port)
         port = member.tls_port if secure else member.port
-        loop, seconds = asyncio.get_running_loop(), config.repl_timeout
+        loop = asyncio.get_running_loop()
         tls = None
         if secure:
             from respserver.clients.tls import build_client_context  # imported here, because ssl is slow to import
@@ -79,7 +80,7 @@ class GroupPeer(asyncio.Protocol):
                     await peer.ask("AUTH", *([config.masteruser] if config.masteruser else []), password)
         except OSError as error:  # TimeoutError is one
             peer.close()
-            why = str(error) or f"no reply within repl-timeout ({seconds} s)"
+            why = str(error) or f"no reply within {seconds:g} s"
             code = TLS if getattr(error, "verify_code", 0) else ""  # of ssl.SSLCertVerificationError
             where = f"{group.leader} ({member.host}:{port})"
             raise PeerError(f"the leader of the other group, {where}: {why}", code) from error

@@ -17,6 +17,7 @@ from storage.keyspace.moving import MovedRecords
 from storage.streams.stream import Stream
 
 AT_ONCE: Final = 1000  # names that one step examines, which takes a third of a millisecond
+MOST: Final = 1 << 62
 EXAMINED: Final = "the stages are examined"
 
 
@@ -68,10 +69,16 @@ class KeyExport:
         self._out += some
         self.size += sum(map(len, some))
 
-    def take(self) -> bytes:
-        """Return the records that were added since the last call."""
-        out, self._out, self.size = self._out, [], 0
-        return b"".join(out)
+    def take(self, most: int = MOST) -> bytes:
+        """Return the next records that were not taken: at most ``most`` bytes of them, or one larger record."""
+        out, size, number = self._out, 0, 0
+        for record in out:
+            if number and size + len(record) > most:
+                break
+            size += len(record)
+            number += 1
+        self._out, self.size = out[number:], self.size - size
+        return b"".join(out[:number])
 
     def step(self) -> bool:
         """Do some work. Return False if everything is copied. Raises MoveEndedError, DamagedNodeError."""
