@@ -2,7 +2,8 @@
 
 A client begins with one pool, to one server or to the leader, and sends everything there. It reads the map of a
 cluster when a server redirects a call (MOVED), or before a command that concerns all members, if HELLO said
-``mode:cluster``. If the map has several leaders, the client routes all further calls. Other servers cost no round trip.
+``mode:cluster``. If other groups than that of its servers have slots, the client routes all further calls. Other
+servers cost no round trip.
 """
 
 from __future__ import annotations
@@ -73,9 +74,9 @@ class ClusterLink(_Link):
         with self._lock:
             if self.routed is None:
                 pools = ClusterPools(self._where, self._options, self._pool)
-                pools.reload()
+                needed = pools.routing_needed()
                 self._asked = True
-                if len(pools.routes.leaders) > 1:
+                if needed:
                     self.routed = pools
                     self.adopt(pools)
         return self.routed
@@ -124,9 +125,9 @@ class AsyncClusterLink(_Link):
         async with self._lock:
             if self.routed is None:
                 pools = AsyncClusterPools(self._where, self._options, self._pool)
-                await pools.reload()
+                needed = await pools.routing_needed()
                 self._asked = True
-                if len(pools.routes.leaders) > 1:
+                if needed:
                     self.routed = pools
                     self.adopt(pools)
         return self.routed

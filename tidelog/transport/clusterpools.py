@@ -26,7 +26,7 @@ from tidelog.transport.errors import message_of
 from tidelog.transport.pools import member_options
 from tidelog.transport.rawcalls import LOST, packed, read_reply, read_reply_async
 from tidelog.transport.routing import Delay, MemberBatch, Reload, Routes, Routing, Send, Step, routed
-from tidelog.transport.slots import MemberAddress
+from tidelog.transport.slots import OWNERS, MemberAddress, other_groups
 
 P = TypeVar("P", redis.ConnectionPool, redis.asyncio.ConnectionPool)
 ASKING: Final = plain("ASKING")
@@ -156,6 +156,22 @@ class ClusterPools(_Pools[redis.ConnectionPool]):
                 raise failed
         for unused in self._unused():
             unused.disconnect(inuse_connections=False)
+
+    def routing_needed(self) -> bool:
+        """Return whether other groups have slots than that of the servers with which the client began.
+
+        Reads the map. Raises what ``reload`` raises.
+        """
+        self.reload()
+        if len(self.routes.leaders) > 1:
+            return True
+        connection = self._seeds.get_connection()
+        try:
+            batch = MemberBatch(MemberAddress("", 0), list(OWNERS))
+            connection.send_packed_command(_words(connection, batch))
+            return other_groups(*_read_all(connection, batch, read_reply))
+        finally:
+            self._seeds.release(connection)
 
     def _sent(self, step: Send, read: Callable[..., Any]) -> list[list[Any]]:
         """Send batches and return their replies."""
@@ -298,6 +314,14 @@ class AsyncClusterPools(_Pools[redis.asyncio.ConnectionPool]):
                 raise failed
         for unused in self._unused():
             await unused.disconnect(inuse_connections=False)
+
+    async def routing_needed(self) -> bool:
+        """See ``ClusterPools.routing_needed``."""
+        await self.reload()
+        if len(self.routes.leaders) > 1:
+            return True
+        replies, _ = await _exchange(self._seeds, MemberBatch(MemberAddress("", 0), list(OWNERS)), read_reply_async)
+        return other_groups(*replies)
 
     async def _ask(self, batch: MemberBatch, read: Callable[..., Awaitable[Any]]) -> list[Any]:
         try:

@@ -26,7 +26,7 @@ from tidelog.transport.connection import BlockingConnection
 from tidelog.transport.errors import OneGroupError, ReplyError, is_denied, is_temporary
 from tidelog.transport.groupleaders import GroupLeaders
 from tidelog.transport.lookup import find_leader, url_of
-from tidelog.transport.slots import OWNERS, MemberAddress, SlotOwners, of_another_group
+from tidelog.transport.slots import OWNERS, MemberAddress, SlotOwners, of_another_group, other_groups
 
 T = TypeVar("T")
 
@@ -119,13 +119,13 @@ class LeaderConnection:
             (hello,) = leader.run(plain("HELLO"))
             if isinstance(hello, ReplyError) or b"cluster" not in hello:
                 return [leader]
-            (slots,) = leader.run(plain("CLUSTER", "SLOTS"))
+            own, slots = leader.run(*OWNERS)
             if isinstance(slots, ReplyError):
                 raise slots
             owners = SlotOwners(slots, MemberAddress("", 0))
             if not owners.complete:
                 raise ConnectionError(f"{leader.place}: some slots of the cluster have no leader at present")
-            if len(owners.leaders) < 2:
+            if len(owners.leaders) < 2 and not other_groups(own, slots):
                 return [leader]
             groups = GroupLeaders(self.access, self.name)
             try:
@@ -144,26 +144,33 @@ class LeaderConnection:
         """
         if key is None:
             self._check_group(error)
-        return key is not None and error.code == "MOVED" and self._several_groups() is not None
+        return key is not None and error.code == "MOVED" and self._several_groups(str(error)) is not None
 
     def _check_group(self, error: ReplyError) -> None:
         """Raise OneGroupError if the error is a redirection to another group."""
-        if error.code != "MOVED" or self._leader is None:
-            return
+        if error.code == "MOVED" and self._leads_elsewhere(str(error)):
+            raise OneGroupError.of(error)
+
+    def _leads_elsewhere(self, moved: str) -> bool:
+        """Return whether a redirection of the current connection names another group; False in case of doubt."""
+        if self._leader is None:
+            return False
         try:  # on a new connection: the caller may not have read all replies
             with closing(BlockingConnection(self.access, self._leader.url, self.name)) as connection:
                 own, slots = connection.run(*OWNERS)
         except (OSError, ReplyError):  # the next attempt ends with an error, or with another redirection
-            return
+            return False
         self._note_denied(own if isinstance(own, ReplyError) else slots)
-        if of_another_group(str(error), own, slots):
-            raise OneGroupError.of(error)
+        return of_another_group(moved, own, slots)
 
     def _note_denied(self, reply: Any) -> None:
         self._unknown = str(reply) if isinstance(reply, ReplyError) and is_denied(reply) else ""
 
-    def _several_groups(self) -> GroupLeaders | None:
-        """Return the leaders if several groups share the slots, after a redirection. Reads the map."""
+    def _several_groups(self, moved: str) -> GroupLeaders | None:
+        """Return the leaders if other groups have slots, after a redirection. Reads the map.
+
+        A single leader that has all slots can be another one than the current one, which then has none.
+        """
         if self._groups is None:
             groups = GroupLeaders(self.access, self.name)
             number = 0
@@ -174,7 +181,7 @@ class LeaderConnection:
                 pass
             except ReplyError as error:
                 self._note_denied(error)
-            if number > 1:
+            if number > 1 or (number and self._leads_elsewhere(moved)):
                 self._groups = groups
             else:
                 groups.close()
@@ -201,8 +208,10 @@ class LeaderConnection:
             return self._groups.ask(calls, None, ())
         leader = self.leader()
         replies = leader.exchange(calls)
-        if any(isinstance(reply, hiredis.ReplyError) and str(reply).startswith("MOVED ") for reply in replies):
-            groups = self._several_groups()
+        errors = [str(reply) for reply in replies if isinstance(reply, hiredis.ReplyError)]
+        moved = next((text for text in errors if text.startswith("MOVED ")), None)
+        if moved is not None:
+            groups = self._several_groups(moved)
             if groups is not None:
                 return groups.ask(calls, leader, replies)
         return leader.results(calls, replies)

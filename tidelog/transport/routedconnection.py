@@ -29,7 +29,7 @@ from tidelog.transport.errors import is_denied, is_temporary, message_of
 from tidelog.transport.lookup import address_of, member_url
 from tidelog.transport.rawcalls import LOST, reply_error
 from tidelog.transport.routing import Delay, MemberBatch, Reload, Routes, Send, Step, routed
-from tidelog.transport.slots import MemberAddress, SlotOwners
+from tidelog.transport.slots import OWNERS, MemberAddress, SlotOwners, other_groups
 
 
 class MemberConnection(AsyncConnection):
@@ -238,17 +238,17 @@ async def connect_to_groups(access: Access, name: str) -> AsyncConnection:
 
 
 async def _shares_slots(leader: AsyncConnection) -> bool:
-    """Return whether the server is in a cluster of several groups. If it is in a cluster, it ``follows``."""
+    """Return whether other groups of its cluster have slots. If the server is in a cluster, it ``follows``."""
     try:
         (hello,) = await leader.send([plain("HELLO")])
         if isinstance(hello, Exception) or b"cluster" not in hello:
             return False
         leader.follows = True
-        (slots,) = await leader.send([plain("CLUSTER", "SLOTS")])
+        own, slots = await leader.send(OWNERS)
         if isinstance(slots, redis.ResponseError):
             leader.advice = f" ({denied(slots)})"
             return False
-        return len(SlotOwners(slots, MemberAddress("", 0)).leaders) > 1
+        return len(SlotOwners(slots, MemberAddress("", 0)).leaders) > 1 or other_groups(own, slots)
     except BaseException:
         leader.close()
         raise

@@ -118,6 +118,17 @@ def member_at(host: bytes | str | None, port: int, asked: MemberAddress) -> Memb
     return MemberAddress(name if name and name != "?" else asked.host, int(port))
 
 
+def other_groups(own: Any, slots: Any) -> bool:
+    """Return whether groups other than that of a server have slots. Then the server's group can even have none.
+
+    ``own`` and ``slots`` are its replies to OWNERS. If they are errors, the result is False.
+    """
+    try:
+        return isinstance(own, bytes) and any(own not in [node[2] for node in nodes] for _, _, *nodes in slots)
+    except (TypeError, ValueError, IndexError):
+        return False
+
+
 def of_another_group(moved: str, own: Any, slots: Any) -> bool:
     """Return whether a MOVED reply names the leader of another group, not that of a replica's own group.
 
