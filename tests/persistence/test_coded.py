@@ -12,7 +12,7 @@ pytest.importorskip("storage.nodes._coded", reason="nothing is compiled here: no
 
 from persistence.fullcopy import Incoming
 from persistence.history import History
-from persistence.layout import U64, signed
+from persistence.layout import TIERED, U64, signed
 from persistence.store import Store
 from persistence.storecopy import META, NODES, Entry, UnknownDatabaseError, entries
 from resp.errors import CorruptError
@@ -62,9 +62,9 @@ def test_a_store_with_nodes_of_a_newer_version_is_refused(tmp_path: Path) -> Non
     store = Store(tmp_path / "store")
     keyspace(store)
     with store.env.begin(write=True, db=store.meta) as txn:
-        txn.put(b"nodes", signed(b"nodes", U64.pack(3)))
+        txn.put(b"nodes", signed(b"nodes", U64.pack(TIERED + 1)))
     store.close()
-    with pytest.raises(CorruptError, match="nodes of version 3: start the newer tidelog"):
+    with pytest.raises(CorruptError, match=f"nodes of version {TIERED + 1}: start the newer tidelog"):
         Store(tmp_path / "store")
 
 
@@ -99,7 +99,7 @@ def changed(listed: list[Entry], change: str) -> list[Entry]:
             if change == "unsaid":
                 continue
             if change == "newer":
-                new = signed(key, U64.pack(3))
+                new = signed(key, U64.pack(TIERED + 1))
         elif db == NODES and is_coded(value) and change == "bit":
             new = value[:50] + bytes((value[50] ^ 1,)) + value[51:]
         elif db == NODES and is_coded(value) and change == "forged":

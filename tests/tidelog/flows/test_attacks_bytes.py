@@ -15,6 +15,8 @@ import pytest
 from tests.tidelog.flows.netkit import Seen, feed, given, port_of, running, seen, url_of
 from tests.waiting import until
 from tidelog.flows import Event, Flow
+from tidelog.flows.api.connectorcontext import ConnectorContext
+from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.codecs.base import codec
 from tidelog.flows.connectors.http import server
 from tidelog.flows.connectors.sockets.tcp import FOUND, TcpServer
@@ -164,6 +166,7 @@ def test_datagrams_without_an_event_do_not_hold_up_the_process() -> None:
             return b"", ("127.0.0.1", 1)
 
     server = UdpServer(UdpServerOptions(port=0, preprocessors=["remove_empty"]))
+    server.context = ConnectorContext("in", FlowContext("orders"))
     endless: Any = Endless()
     server.receive(endless, 100)
     assert endless.received == 100
@@ -239,9 +242,7 @@ def test_text_that_is_no_unicode_comes_from_no_codec(text: str) -> None:
 
 
 def test_meta_that_makes_no_sense_is_a_reason_to_reject() -> None:
-    from tidelog.flows.api.connectorcontext import ConnectorContext
     from tidelog.flows.api.errors import RejectError
-    from tidelog.flows.api.flowcontext import FlowContext
     from tidelog.flows.api.tokens import REJECT
     from tidelog.flows.connectors.destinations import in_url
     from tidelog.flows.connectors.elastic.elastic import ElasticOptions, ElasticSink
