@@ -25,7 +25,11 @@ def demo(ending: str) -> Iterator[None]:
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that child processes are stopped
     began = time.monotonic()
-    yield
+    try:
+        yield
+    except KeyboardInterrupt:
+        title("Interrupted: everything is stopped.")
+        sys.exit(130)  # as a shell shows SIGINT
     title(f"That was all, in {time.monotonic() - began:.0f} s. {ending}")
 
 
