@@ -8,7 +8,6 @@ import csv
 import os
 import queue
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -24,7 +23,7 @@ from vega_datasets import local_data
 sys.path.append(str(Path(__file__).parent.parent))
 
 from scripts.demo_keep import keep
-from scripts.demo_output import promise, say, sparkline, title, which_tidelog
+from scripts.demo_output import demo, promise, say, sparkline, title, which_tidelog
 from tidelog import Client, Entry, StreamId
 from tidelog.cli.load import Loader, Row, read_rows
 from tidelog.testing import Server, running_server
@@ -284,24 +283,24 @@ def main() -> None:
         reader(args.url, args.reader, args.hangs_after)
         return
 
-    began = time.monotonic()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that child processes are stopped
+    with demo("" if args.keep else "Nothing is left running, nothing is left on disk."):
+        play(args.keep)
+
+
+def play(keeping: bool) -> None:
+    """Play all scenes. With ``keeping``, the server and a console are left running."""
     directory = Path(tempfile.mkdtemp(prefix="tidelog-demo-"))
     kept = False
     try:
         port = scenes(directory)
-        if args.keep:
+        if keeping:
             keep(directory, port)
             kept = True
     finally:
         if not kept:
             shutil.rmtree(directory)
-    title(f"That was all, in {time.monotonic() - began:.0f} s."
-          + ("" if kept else " Nothing is left running, nothing is left on disk."))  # fmt: skip
 
 
 if __name__ == "__main__":
     os.environ.setdefault("PYTHONIOENCODING", "utf-8")  # for the readers
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     main()
