@@ -16,8 +16,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-C_MODULES = ("/_coded", "/_frame", "/_ids", "/_overflow", "/_prefetch", "/_records", "/_rows", "/_slots", "/_sockets")
-SPARK = [f"tidelog/arrow/{name}" for name in ("_rows.c", "_arrow.h", "_hash.h", "_words.h")]
+C_SOURCES = [
+    path.relative_to(ROOT)
+    for package in ("commands", "persistence", "respserver", "storage", "tidelog")
+    for path in sorted((ROOT / package).rglob("*.[ch]"))
+]
+C_MODULES = tuple(f"/{path.stem}" for path in C_SOURCES if path.suffix == ".c")
 
 
 @pytest.fixture
@@ -26,10 +30,9 @@ def checkout(tmp_path: Path) -> Path:
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path)
     shutil.copytree(ROOT / "storage", tmp_path / "storage", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
-    sources = ("commands/_slots.c", "persistence/_frame.c", "persistence/_overflow.c", "respserver/clients/_sockets.c")
-    for name in (*sources, *SPARK):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, tmp_path / name)
+    for path in C_SOURCES:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / path, tmp_path / path)
     return tmp_path
 
 
