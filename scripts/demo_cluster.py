@@ -1,4 +1,4 @@
-"""A cluster whose slots move: scripts/demo --cluster runs it. It ends with status 1 if a guarantee is violated.
+"""The demo of a cluster whose slots move (scripts/demo --cluster). Its exit code is 1 if a guarantee is violated.
 
 ``tidelog cluster up`` starts two groups of one server each, which share a topic of 8 partitions. The programs of
 examples/cluster_clicks.py read it: a job on Spark counts the clicks, and two worker processes append each click to a
@@ -29,7 +29,7 @@ sys.path.append(str(Path(__file__).parent.parent))
 
 from examples.jobs_clicks import Click, real_clicks
 from scripts.demo_clusterplot import Poll, plot
-from scripts.demo_clusterprograms import Cluster, Move, Sender, running, running_cluster
+from scripts.demo_clusterprograms import BATCH, Cluster, Move, Sender, running, running_cluster
 from scripts.demo_output import demo, promise, say, title, which_tidelog
 from tidelog import Client
 from tidelog.client.steps import run
@@ -77,11 +77,11 @@ class Watch:
         end = time.monotonic() + PATIENCE
         while not (self._poll() and true(self.polls[-1])):
             if self.sender is not None and self.sender.error:
-                promise(False, f"all clicks are sent, not {self.sender.error}")
+                promise(False, f"all clicks are sent; the error is {self.sender.error}")
             if time.monotonic() > end:
                 workers = self._workers.read_text(errors="replace")[-2000:]
-                said = f"the engine said: {self._engine.log[-2000:]}\nthe workers said: {workers}"
-                promise(False, f"{what} within {PATIENCE:g} s; {self.polls[-1:]} {self._problem}\n{said}")
+                logs = f"log of the engine: {self._engine.log[-2000:]}\nlog of the workers: {workers}"
+                promise(False, f"{what} within {PATIENCE:g} s; last poll: {self.polls[-1:]} {self._problem}\n{logs}")
             time.sleep(EVERY)
 
     def until_sent(self, count: int) -> None:
@@ -144,9 +144,9 @@ def scenes(
     sender.first()
     with closing(sender), engine as job, workers:
         watch = Watch(cluster, client, job, log)
-        say(f"{sender.sent} clicks are sent; a JVM and two workers start, which takes a while")
+        say(f"{sender.sent} clicks were sent; a JVM and two workers are starting, which takes a while")
         watch.until(lambda poll: poll.ready, "the job and the workers have started")
-        say(f"the partitions are on the groups {' '.join(watch.polls[-1].owners)}")
+        say(f"the groups of the {PARTITIONS} partitions: {' '.join(watch.polls[-1].owners)}")
         title(f"2. {len(rows):,} clicks are sent, and slots move with their keys")
         watch.sender = sender
         sender.start()
@@ -158,7 +158,7 @@ def scenes(
         watch.until(
             lambda poll: poll.sent == len(rows) and not poll.unread and not sender.is_alive(), "everything is read"
         )
-        say(f"all {len(rows):,} clicks are counted and visited")
+        say(f"the job has counted all {len(rows):,} clicks, and the workers have processed them")
     title("3. Is anything lost, duplicated, or out of order?")
     reckon(client, rows, [set(poll.owners) for poll in watch.polls])
     plot(topic_times(client), watch.polls, moves, picture)
@@ -177,8 +177,9 @@ def perform(cluster: Cluster, watch: Watch, sender: Sender, move: Move) -> None:
     for line in move.output[-3:]:
         say(f"  {line}")
     if move.status:
-        promise(False, f"{move.command} ends with status 0, not {move.status}")
-    say(f"  {move.sent:,} clicks were sent meanwhile; the longest of these sends took {move.longest * 1000:.0f} ms")
+        promise(False, f"{move.command} succeeds; its exit code is {move.status}")
+    longest = f"{move.longest * 1000:.0f} ms"
+    say(f"  {move.sent:,} clicks were sent meanwhile, {BATCH} at a time; the longest send took {longest}")
 
 
 def reckon(client: Client, rows: Sequence[Click], owners: list[set[str]]) -> None:
@@ -195,7 +196,7 @@ def reckon(client: Client, rows: Sequence[Click], owners: list[set[str]]) -> Non
         backwards += number <= last.get(key, 0)
         last[key] = number
     say(f"the job: {len(last):,} totals of users and cities, the sum is {sum(last.values()):,}")
-    promise(last == exact and not backwards, "each click counts once, and no total was published twice")
+    promise(last == exact and not backwards, "each click was counted once, and no total was published twice")
     wanted: dict[str, list[tuple[str, str]]] = {}
     for click in rows:
         wanted.setdefault(click.user, []).append((click.city, click.at.isoformat()))
@@ -225,11 +226,14 @@ def _stream(client: Client, key: str) -> Iterator[dict[str, str]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cluster", action="store_true", help=argparse.SUPPRESS)  # set by scripts/demo
-    parser.add_argument("--plot", type=Path, default=Path(tempfile.gettempdir()) / "tidelog-cluster.png")
+    parser.add_argument(
+        "--plot", type=Path, default=Path(tempfile.gettempdir()) / "tidelog-cluster.png", metavar="FILE",
+        help="the PNG file of the plot",
+    )  # fmt: skip
     args = parser.parse_args()
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
-        sys.exit("no Java here, which Spark needs: 17 or newer (Debian: apt-get install openjdk-17-jre-headless)")
-    with demo(f"The rates, and the groups of the partitions: {args.plot}"):
+        sys.exit("Spark needs Java 17 or newer, which was not found (Debian: apt-get install openjdk-17-jre-headless)")
+    with demo(f"Plot of the rates and of the groups of the partitions: {args.plot}"):
         play(list(real_clicks()), 20.0, args.plot)
 
 

@@ -47,6 +47,6 @@ def claim(store: HistoryStore, server: str) -> None:
     if found != server:
         raise HistoryStoreError(
             f"{store.url} belongs to another server or server group (ID {found}; this one has {server}): choose another"
-            f" prefix for tier-url. If that server does not exist any more, delete {owner.NAME} and the folders streams"
-            " and objects, or move them"
+            " prefix for tier-url. Delete nothing below the prefix if tier-free was ever set for that server: the"
+            " objects can have the only copy of its entries, also for its replicas and backups"
         )

@@ -146,7 +146,7 @@ _PERSISTENCE = (
     _gauge("tier_lag_seconds", "Seconds since the start of the last complete pass."),
     _counter("tier_freed_nodes", "Nodes whose entries have left the store because the object store has them."),
     _counter("tier_freed_bytes", "Space of these nodes in the store, which later checkpoints use again."),
-    _counter("tier_cache_reads", "Reads of such nodes that the disk cache had, and had not.", "result"),
+    _counter("tier_cache_reads", "Reads of such nodes that found them in the disk cache, or did not.", "result"),
     _gauge("tier_cache_bytes", "Size of the disk cache."),
     _counter("tier_fetched_nodes", "Nodes that were read from the object store into the disk cache."),
     _counter("tier_fetch_errors", "Reads from the object store that failed."),

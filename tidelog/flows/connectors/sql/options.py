@@ -73,8 +73,8 @@ class SqlOptions(DatabaseOptions, kw_only=True):
     columns: list[str] | dict[str, str] | None = None
     # Sink: names of columns, or `{COLUMN: PATH}`. `null`: each name in the event's value is a column.
     mode: Literal["insert", "upsert", "ignore", "changes"] = "insert"
-    # Sink: if a row with the same key exists, the event is rejected (`insert`), updates the row, or is ignored.
-    # `changes`: each event is a change of a row. Changes are applied in their order.
+    # Sink: if a row with the same key exists, `insert` rejects the event, `upsert` updates the row, and `ignore` keeps
+    # the row. `changes`: each event is a change of a row, and changes are applied in their order.
     key: list[str] = field(default_factory=list)
     # Sink: the columns that identify a row. Required for `upsert` and `changes`.
     query: str | None = None  # Source: the `SELECT`. Required.
