@@ -2,17 +2,17 @@
 
     tidelog cluster up --dir ./cluster --groups 2 &
     export TIDELOG_URL=redis://localhost:7000,localhost:7001
-    tidelog jobs add examples.cluster_clicks:count
+    tidelog jobs add examples.cluster_clicks:tally_cities
     tidelog jobs engine --master 'local[2]' --state-dir ./state &
     tidelog worker examples.cluster_clicks:app --workers 2 &
     python examples/cluster_clicks.py                         # sends a year of clicks, once
 
 ``scripts/demo --cluster`` runs all of this, and moves slots meanwhile. The clicks are those of ``jobs_clicks``.
 
-Nothing here depends on the number of groups. ``count`` publishes the number of clicks of each user and city, exactly
-once. ``visit`` runs at least once for each click, and has an effect once: it appends to a stream of the user, with the
-ID of the click. All clicks of a user are in one partition, so their IDs increase. The server refuses an ID that is not
-greater than the last one, which is how a repetition is detected.
+Nothing here depends on the number of groups. ``tally_cities`` publishes the number of clicks of each user and city,
+exactly once. ``visit`` runs at least once for each click, and has an effect once: it appends to a stream of the user,
+with the ID of the click. All clicks of a user are in one partition, so their IDs increase. The server refuses an ID
+that is not greater than the last one, which is how a repetition is detected.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ PARTITIONS: Final = 8
 REPEATED: Final = "equal or smaller than the target stream top item"  # a part of the server's error
 
 app = App("visits", url=URL)
-clicks = app.topic("clicks", Click, partition_by="user", partitions=PARTITIONS)
-totals: Topic[Total] = Topic("totals", Total, partition_by="user", partitions=PARTITIONS, url=URL)
+clicks = app.topic("all-clicks", Click, partition_by="user", partitions=PARTITIONS)
+totals: Topic[Total] = Topic("all-totals", Total, partition_by="user", partitions=PARTITIONS, url=URL)
 
 
 @job(inputs=[clicks], outputs=[totals], state=int)
-def count(batch: MicroBatch, state: State[int]) -> dict[Topic[Any], pa.Table]:
+def tally_cities(batch: MicroBatch, state: State[int]) -> dict[Topic[Any], pa.Table]:
     """Add to the counts of each user and city. Write a row for each changed count."""
     added = batch.table.group_by(["user", "city"], use_threads=False).aggregate([([], "count_all")])
     names = [f"{user}/{city}" for user, city in zip(added["user"], added["city"], strict=True)]

@@ -50,7 +50,7 @@ PATIENCE: Final = 120.0  # timeout of each step, in seconds
 MOVES: Final = (
     ("cluster", "rebalance", "--without", "1"),
     ("cluster", "rebalance"),
-    ("topics", "balance", "clicks", "--move"),
+    ("topics", "balance", "all-clicks", "--move"),
 )
 QUICK: Final = ("--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
                 "--conf", "spark.driver.memory=700m")  # fmt: skip
@@ -93,7 +93,7 @@ class Watch:
         try:
             jobs = run(self._client, overview()).jobs
             visits = run(self._client, read_status(self._app)).processors
-            owners = self._cluster.owners("clicks", PARTITIONS)
+            owners = self._cluster.owners("all-clicks", PARTITIONS)
         except (redis.RedisError, ClusterError, OSError) as error:
             self._problem = repr(error)
             return False
@@ -135,9 +135,9 @@ def play(rows: Sequence[Click], seconds: float, picture: Path) -> None:
 def scenes(
     cluster: Cluster, client: Client, log: Path, rows: Sequence[Click], seconds: float, picture: Path
 ) -> None:  # fmt: skip
-    topic: Topic[Click] = Topic("clicks", Click, partition_by="user", partitions=PARTITIONS, url=cluster.url)
+    topic: Topic[Click] = Topic("all-clicks", Click, partition_by="user", partitions=PARTITIONS, url=cluster.url)
     server = cast("Server", SimpleNamespace(url=cluster.url))
-    engine = running_engine(server, f"{EXAMPLE}:count", master="local[2]", options=QUICK)
+    engine = running_engine(server, f"{EXAMPLE}:tally_cities", master="local[2]", options=QUICK)
     workers = running(log, "worker", f"{EXAMPLE}:app", "--workers", str(WORKERS))
     moves = [Move(each) for each in MOVES]
     sender = Sender(topic, rows, seconds)
@@ -186,12 +186,12 @@ def reckon(client: Client, rows: Sequence[Click], owners: list[set[str]]) -> Non
     promise(
         {"2"} in owners and owners[-1] == {"1", "2"}, "all partitions were on group 2, and then on both groups again"
     )
-    sent = sum(1 for _ in _rows(client, "clicks"))
+    sent = sum(1 for _ in _rows(client, "all-clicks"))
     promise(sent == len(rows), f"{sent:,} clicks are in the topic, each once")
     exact = Counter((click.user, click.city) for click in rows)
     last: dict[tuple[str, str], int] = {}
     backwards = 0
-    for row in _rows(client, "totals"):
+    for row in _rows(client, "all-totals"):
         key, number = (row["user"], row["city"]), int(row["clicks"])
         backwards += number <= last.get(key, 0)
         last[key] = number
@@ -210,7 +210,10 @@ def reckon(client: Client, rows: Sequence[Click], owners: list[set[str]]) -> Non
 def topic_times(client: Client) -> list[tuple[float, int]]:
     """Return when each click was appended, in seconds since 1970, and its partition."""
     return [
-        (entry.id.ms / 1000, at) for at in range(PARTITIONS) for page in client.pages(f"clicks:{at}") for entry in page
+        (entry.id.ms / 1000, at)
+        for at in range(PARTITIONS)
+        for page in client.pages(f"all-clicks:{at}")
+        for entry in page
     ]
 
 

@@ -37,8 +37,8 @@ def test_the_demo_keeps_its_promises(
 @pytest.mark.parametrize(
     ("key", "fields", "broken"),
     [
-        ("clicks:1", {"user": "user-0", "city": "Oslo"}, "clicks are in the topic, each once"),
-        ("totals:1", {"user": "user-0", "city": "Seattle", "clicks": 1}, "no total was published twice"),
+        ("all-clicks:1", {"user": "user-0", "city": "Oslo"}, "clicks are in the topic, each once"),
+        ("all-totals:1", {"user": "user-0", "city": "Seattle", "clicks": 1}, "no total was published twice"),
         ("visits:user-0", {"city": "Seattle", "at": "2010-01-01T00:00:00+00:00"}, "each click is there once"),
     ],
 )
@@ -48,10 +48,10 @@ def test_what_is_there_twice_is_a_broken_promise(
     clicks = made(1)
     owners = [{"1", "2"}, {"2"}, {"1", "2"}]
     with running_server() as server, server.client() as client:
-        topic: Topic[Click] = Topic("clicks", Click, partition_by="user", partitions=8, url=server.url)
+        topic: Topic[Click] = Topic("all-clicks", Click, partition_by="user", partitions=8, url=server.url)
         topic.sync.send_many(clicks)
         topic.close_sync()
-        client.tappend("totals:0", {"user": clicks[0].user, "city": clicks[0].city, "clicks": 1})
+        client.tappend("all-totals:0", {"user": clicks[0].user, "city": clicks[0].city, "clicks": 1})
         client.tappend("visits:user-0", {"city": clicks[0].city, "at": clicks[0].at.isoformat()})
         demo_cluster.reckon(client, clicks, owners)
         assert capsys.readouterr().out.count("✓") == 5
