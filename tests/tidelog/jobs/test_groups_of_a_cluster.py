@@ -24,6 +24,7 @@ from tests.tidelog.jobs.groupskit import (
     url_of,
 )
 from tidelog import Client
+from tidelog.client.alone import run_alone
 from tidelog.client.dividedcommit import DividedCommit
 from tidelog.client.entries import StreamId
 from tidelog.jobs import keys
@@ -197,7 +198,7 @@ def test_a_reset_completes_what_was_decided(
     job = made("reset")
     with closing(EngineConnection(Access.of(url_of(groups)), "test")) as line:
         target = f"tests.tidelog.jobs.declared:{job.name}"
-        line.drive(registry.change(registry.add(line.drive(describe(job.job, target))), "test"))
+        run_alone(client, registry.change(registry.add(line.drive(describe(job.job, target))), "test"))
         job.send(14)
         after = 0
         while client.tfence(keys.fence("reset", 1)) is None:
@@ -207,7 +208,7 @@ def test_a_reset_completes_what_was_decided(
             with pytest.raises(KilledError):
                 driver.step()
         assert len(entries(client, job.copies)) < job.sent, "not published yet"
-        line.drive(resets.reset("reset", StartPosition("latest"), "test"))
+        run_alone(client, resets.reset("reset", StartPosition("latest"), "test"))
         assert client.tfence(keys.fence("reset", 1)) == CLOSED
         job.check(client)
         with pytest.raises(SupersededError):
@@ -215,7 +216,7 @@ def test_a_reset_completes_what_was_decided(
         job.send()
         second = job.driver(generation=2, start="latest", folder="new")
         second.prepare()
-        line.drive(registry.change(registry.remove("reset"), "test"))
+        run_alone(client, registry.change(registry.remove("reset"), "test"))
         with pytest.raises(SupersededError):
             second.step()
 
