@@ -19,7 +19,7 @@ from tidelog.jobs.state import State
 from tidelog.jobs.store import StateStore, StoreUnusableError, environments
 
 KEYS = 3000
-KILLS = 150
+KILLS = 60
 
 
 def content(epoch: int) -> dict[bytes, int]:
