@@ -119,13 +119,13 @@ class LeaderConnection:
             (hello,) = leader.run(plain("HELLO"))
             if isinstance(hello, ReplyError) or b"cluster" not in hello:
                 return [leader]
-            own, slots = leader.run(*OWNERS)
+            (slots,) = leader.run(*OWNERS[1:])
             if isinstance(slots, ReplyError):
                 raise slots
             owners = SlotOwners(slots, MemberAddress("", 0))
             if not owners.complete:
                 raise ConnectionError(f"{leader.place}: some slots of the cluster have no leader at present")
-            if len(owners.leaders) < 2 and not other_groups(own, slots):
+            if len(owners.leaders) < 2 and not other_groups(*leader.run(*OWNERS)):
                 return [leader]
             groups = GroupLeaders(self.access, self.name)
             try:

@@ -244,11 +244,13 @@ async def _shares_slots(leader: AsyncConnection) -> bool:
         if isinstance(hello, Exception) or b"cluster" not in hello:
             return False
         leader.follows = True
-        own, slots = await leader.send(OWNERS)
+        (slots,) = await leader.send(OWNERS[1:])
         if isinstance(slots, redis.ResponseError):
             leader.advice = f" ({denied(slots)})"
             return False
-        return len(SlotOwners(slots, MemberAddress("", 0)).leaders) > 1 or other_groups(own, slots)
+        if len(SlotOwners(slots, MemberAddress("", 0)).leaders) > 1:
+            return True
+        return other_groups(*await leader.send(OWNERS))
     except BaseException:
         leader.close()
         raise
