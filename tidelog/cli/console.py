@@ -29,7 +29,7 @@ def console(
 
     \b
       tidelog console                             open http://127.0.0.1:9899
-      tidelog console --url redis://a,b,c         show a server group
+      tidelog console --url redis://a,b,c         show a server group, or the cluster that it belongs to
       tidelog console --listen 0.0.0.0:9899 --tls-cert console.pem
 
     Users log in with an ACL user of the server. They see and change only what the ACL permits. The console writes a

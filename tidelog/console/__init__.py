@@ -3,6 +3,7 @@
 It is one process (``tidelog console``) that serves HTML over HTTP and uses RESP toward the server. In reading order:
 
     errors       the errors that pages display
+    clusterconnection  the connection to all groups of a cluster
     connection   the RESP connection of one logged-in user
     sessions     logged-in users: cookies, limits, expiry
     audit        the audit log: one line for each change

@@ -6,23 +6,29 @@ Rule 2: a lost connection is reopened with the next request, at most once for ea
 Rule 3: a call that is repeated periodically uses ``poll``. If the ACL denies it, it is not sent again for DENIED,
         because each denial is counted in INFO and recorded in ACL LOG.
 Rule 4: several requests share the connection. Calls that wait on the server use ``open_another``.
+Rule 5: if several groups of a cluster share the slots, each call is sent to the leader that has its key. The results of
+        calls to a group that does not answer are ``GroupUnavailableError``, see ``clusterconnection``.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from time import monotonic
 from typing import Any, Final
 
 import redis
 
-from tidelog.console.errors import LoginError, SessionEndedError, UnavailableError
+from tidelog.console.clusterconnection import ClusterConnection
+from tidelog.console.errors import GroupUnavailableError, LoginError, SessionEndedError, UnavailableError
 from tidelog.operating.tables import counted
 from tidelog.transport.access import Access
-from tidelog.transport.asyncconnection import AsyncConnection, LostError, connect_to_leader, needs_no_password
-from tidelog.transport.call import Call, Value, checked, fill_in, is_sent
+from tidelog.transport.asyncconnection import AsyncConnection, LostError, needs_no_password
+from tidelog.transport.call import Call, Value, checked, fill_in, is_sent, plain
 from tidelog.transport.errors import is_denied, message_of
+from tidelog.transport.routedconnection import RoutedConnection, connect_to_groups, shares_slots
+from tidelog.transport.slots import MemberAddress
 
 NAME: Final = "tidelog-console"  # of the connections, in CLIENT LIST
 ANSWER_MS: Final = 10_000  # timeout of connecting, of each reply, and of calls that read, with their repetition
@@ -42,7 +48,8 @@ class UserConnection:
             given = None  # without AUTH: the server decides whether its default user needs a password
         self._access = replace(access, username=user, password=given).single_attempt(ANSWER_MS)
         self._connection: AsyncConnection | None = None
-        self._denials: dict[tuple[Value, ...], tuple[float, Exception]] = {}  # by call: until when (monotonic), reply
+        #: By member and call: until when (monotonic), and the reply.
+        self._denials: dict[tuple[MemberAddress | None, tuple[Value, ...]], tuple[float, Exception]] = {}
         self._lock = asyncio.Lock()
         self._closed = False
         self.tidelog: bool | None = None  # whether the server has the T commands; None: not known yet
@@ -50,7 +57,9 @@ class UserConnection:
     async def log_in(self) -> None:
         """Open the connection. Raises LoginError if the server refuses the user, UnavailableError."""
         try:
-            await self._opened()
+            connection = await self._opened()
+            if isinstance(connection, ClusterConnection):  # no leader may have been sent the password yet
+                await self._check_login(connection)
         except SessionEndedError as error:
             raise LoginError(str(error)) from None
 
@@ -63,35 +72,87 @@ class UserConnection:
         except (OSError, TimeoutError) as error:
             raise UnavailableError(f"no answer from {self._access.places}: {str(error) or 'timeout'}") from None
 
-    async def read(self, *calls: Call[Any]) -> list[Any]:
+    # -- groups ------------------------------------------------------------------------------------------------------
+    async def leaders(self) -> list[MemberAddress | None]:
+        """Return the leaders of the groups that share the slots now: the values for ``at`` of ``read`` and ``poll``.
+
+        A server that is not in such a cluster is ``None``. Raises as ``read`` does.
+        """
+        connection = await self._opened()
+        try:
+            if not isinstance(connection, ClusterConnection) and connection.follows and await shares_slots(connection):
+                connection.close()  # other groups have joined its cluster
+                connection = await self._opened()
+            return [*await connection.leaders()] if isinstance(connection, ClusterConnection) else [None]
+        except (OSError, TimeoutError) as error:
+            raise UnavailableError(str(error) or "timeout") from None
+
+    @property
+    def several_groups(self) -> bool:
+        """Whether several groups of a cluster share the slots, as far as known."""
+        return isinstance(self._connection, ClusterConnection)
+
+    def group_of(self, key: bytes) -> str:
+        """Return the name of the group that has a key; "" without several groups."""
+        return self._connection.group_of(key) if isinstance(self._connection, ClusterConnection) else ""
+
+    # -- requests ----------------------------------------------------------------------------------------------------
+    async def read(self, *calls: Call[Any], at: MemberAddress | None = None) -> list[Any]:
         """Send calls that change nothing. Returns their results; an error reply takes the place of its result.
 
+        at: the leader to which they are sent; None: those of their keys, or the only server.
         Raises UnavailableError, or SessionEndedError if the server no longer accepts the user.
         """
         found: list[Any] = []
-        for at in range(0, max(1, len(calls)), AT_ONCE):
-            found += await self._read(calls[at : at + AT_ONCE])
+        for start in range(0, max(1, len(calls)), AT_ONCE):
+            found += await self._read(calls[start : start + AT_ONCE], at)
         return found
 
-    async def _read(self, calls: tuple[Call[Any], ...]) -> list[Any]:
+    async def _read(self, calls: tuple[Call[Any], ...], at: MemberAddress | None) -> list[Any]:
         try:
             async with asyncio.timeout(ANSWER_MS / 1000):
                 try:
-                    return await self._send(calls)
+                    found = await self._send(calls, at)
                 except LostError:
-                    return await self._send(calls)
+                    found = await self._send(calls, at)
+                lost = [index for index, each in enumerate(found) if isinstance(each, GroupUnavailableError)]
+                again = [index for index in lost if found[index].again]
+                if again:  # only these groups
+                    results = await self._send([calls[index] for index in again], at)
+                    for index, result in zip(again, results, strict=True):
+                        found[index] = result
+                if any(found[index].denied for index in lost if isinstance(found[index], GroupUnavailableError)):
+                    await self._check_login(await self._opened())
+                return found
         except LostError as error:
+            if self.several_groups and is_denied(error):  # all leaders refuse the user
+                raise SessionEndedError(str(error)) from None
             raise UnavailableError(str(error)) from None
         except TimeoutError:
             seconds = counted(ANSWER_MS // 1000, "second")
             raise UnavailableError(f"no answer from {self._access.places} within {seconds}") from None
 
-    async def poll(self, *calls: Call[Any]) -> list[Any]:
+    async def _check_login(self, connection: AsyncConnection) -> None:
+        """Raise SessionEndedError if no group accepts the user, UnavailableError if no group answers."""
+        if not isinstance(connection, ClusterConnection):
+            return
+        problem = GroupUnavailableError("no group of the cluster has a leader")
+        for leader in connection.routes.leaders:
+            (reply,) = await connection.send_to(leader, [plain("PING")])
+            if not isinstance(reply, GroupUnavailableError):
+                return
+            if reply.denied or not problem.denied:
+                problem = reply
+        if problem.denied:
+            raise SessionEndedError(str(problem))
+        raise UnavailableError(str(problem))
+
+    async def poll(self, *calls: Call[Any], at: MemberAddress | None = None) -> list[Any]:
         """Send calls as ``read`` does, without those that were denied recently (Rule 3)."""
         now = monotonic()
-        known = [self._denials.get(call.args) for call in calls]
+        known = [self._denials.get((at, call.args)) for call in calls]
         sent = [call for call, denial in zip(calls, known, strict=True) if denial is None or denial[0] < now]
-        replies = iter(await self.read(*sent)) if sent else iter(())
+        replies = iter(await self.read(*sent, at=at)) if sent else iter(())
         results: list[Any] = []
         for call, denial in zip(calls, known, strict=True):
             if denial is not None and denial[0] >= now:
@@ -101,9 +162,9 @@ class UserConnection:
             if isinstance(results[-1], Exception) and is_denied(results[-1]):
                 if len(self._denials) >= DENIALS:
                     self._denials.clear()
-                self._denials[call.args] = (now + DENIED, results[-1])
+                self._denials[at, call.args] = (now + DENIED, results[-1])
             else:
-                self._denials.pop(call.args, None)
+                self._denials.pop((at, call.args), None)
         return results
 
     async def together(self, *calls: Call[Any], raise_on_error: bool = True) -> list[Any]:
@@ -119,23 +180,35 @@ class UserConnection:
     async def change(self, *calls: Call[Any]) -> list[Any]:
         """Send calls once, as ``read`` does. After an UnavailableError, they may have been executed."""
         try:
-            return await self._send(calls)
+            found = await self._send(calls)
         except LostError as error:
             if error.refusal:
                 raise UnavailableError(str(error)) from None
             raise UnavailableError(f"{error}. The change may have been executed.") from None
+        return [
+            GroupUnavailableError(f"{each}. The change may have been executed.", each.denied)
+            if isinstance(each, GroupUnavailableError) and each.uncertain else each for each in found
+        ]  # fmt: skip
 
     async def open_another(self) -> AsyncConnection:
-        """Open a connection of the same user, which the caller closes. Raises as ``read`` does."""
+        """Open a connection of the same user, which the caller closes. Raises as ``read`` does.
+
+        If it is to several groups, the loss of one of them closes it.
+        """
+        return await self._open(RoutedConnection)
+
+    async def _open(self, kind: type[RoutedConnection]) -> AsyncConnection:
         if self._closed:
             raise SessionEndedError("the session has ended")
         try:
-            return await connect_to_leader(self._access, NAME)
+            return await connect_to_groups(self._access, NAME, kind)
         except redis.ResponseError as error:
             if is_denied(error):
                 raise SessionEndedError(message_of(error)) from None
             raise UnavailableError(message_of(error)) from None
         except (OSError, TimeoutError) as error:
+            if is_denied(error):  # a leader of a cluster refuses the user, or the user may not read the map
+                raise SessionEndedError(message_of(error)) from None
             raise UnavailableError(f"no answer from {self._access.places}: {str(error) or 'timeout'}") from None
 
     def close(self) -> None:
@@ -145,14 +218,16 @@ class UserConnection:
         if self._connection is not None:
             self._connection.close()
 
-    async def _send(self, calls: tuple[Call[Any], ...]) -> list[Any]:
+    async def _send(self, calls: Sequence[Call[Any]], at: MemberAddress | None = None) -> list[Any]:
         connection = await self._opened()
+        if isinstance(connection, ClusterConnection) and at is not None:
+            return await connection.send_to(at, calls)
         return await connection.send(calls)
 
     async def _opened(self) -> AsyncConnection:
         async with self._lock:
             if self._connection is None or self._connection.lost is not None:
-                self._connection = await self.open_another()
+                self._connection = await self._open(ClusterConnection)
                 if self._closed:
                     self._connection.close()
             return self._connection

@@ -1,7 +1,7 @@
 """Finding dead-letter queues: topics of workers, jobs and flows, and streams of messages that groups have given up.
 
-Rule: only a server of at most LISTED keys is searched, because a search examines all keys and the newest entry of
-      each stream. On a larger one, the user enters the name.
+Rule: only a server, or a cluster, with few keys is searched (``key_count``), because a search examines all keys and the
+      newest entry of each stream. On a larger one, the user enters the name.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from tidelog.client import calls, strings
 from tidelog.client.entries import Entry, Info
 from tidelog.client.steps import arun
 from tidelog.console.connection import UserConnection
-from tidelog.console.errors import PageError
+from tidelog.console.errors import PageError, page_error
 from tidelog.console.infotext import text
-from tidelog.console.keynames import LISTED, count_keys, names, scan
+from tidelog.console.keynames import key_count, names, scan
 from tidelog.topics import deadletters
 from tidelog.topics.settings import PREFIX, TopicError, key_of, read_settings
-from tidelog.transport.errors import message_of
 
 LARGE: Final = 64 * 1024  # bytes of an average entry above which a search does not read the newest one
 
@@ -52,7 +51,7 @@ async def queue_of(connection: UserConnection, name: str) -> QueueLocation:
     )
     for each in (settings, own):
         if isinstance(each, Exception):
-            raise PageError(403, message_of(each))
+            raise page_error(each, 403)
     if settings is not None:
         return QueueLocation(name)
     if own is not None or (topic.endswith(deadletters.DEAD) and (isinstance(length, Exception) or not length)):
@@ -60,15 +59,15 @@ async def queue_of(connection: UserConnection, name: str) -> QueueLocation:
     return QueueLocation(name, name)
 
 
-async def find_queues(connection: UserConnection) -> list[QueueSummary]:
-    """Return the queues of a small server that the user may read, and no queues of a large one."""
-    total = await count_keys(connection)
-    if total is None or total > LISTED:
-        return []
+async def find_queues(connection: UserConnection) -> tuple[list[QueueSummary], Sequence[str]]:
+    """Return the queues that the user may read, none of a large server, and the reasons why some are missing."""
+    keys = await key_count(connection)
+    if not keys.small:
+        return [], keys.problems
     found = await _topics(connection)
     if connection.tidelog:
         found += await _given_up(connection)
-    return sorted(found, key=lambda each: each.name)
+    return sorted(found, key=lambda each: each.name), keys.problems
 
 
 async def _topics(connection: UserConnection) -> list[QueueSummary]:

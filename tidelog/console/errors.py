@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import redis
+
 from tidelog.transport.errors import is_denied, message_of
 
 
@@ -11,6 +13,20 @@ class ConsoleError(Exception):
 
 class UnavailableError(Exception):
     """The server does not answer, or can't serve requests now."""
+
+
+class GroupUnavailableError(redis.ResponseError):
+    """The result of a call to a group of a cluster that does not answer, while other groups do.
+
+    denied: the group refuses the user. uncertain: the call may have been executed.
+    again: another attempt may succeed immediately.
+    """
+
+    def __init__(self, text: str, denied: bool = False, uncertain: bool = False, again: bool = False) -> None:
+        super().__init__(text)
+        self.denied = denied
+        self.uncertain = uncertain
+        self.again = again
 
 
 class LoginError(Exception):
@@ -29,6 +45,8 @@ class PageError(Exception):
         self.status = status
 
 
-def page_error(error: BaseException, status: int = 400) -> PageError:
-    """Return the PageError for an error reply. status: of replies other than denials, which are 403."""
+def page_error(error: BaseException, status: int = 400) -> PageError | UnavailableError:
+    """Return the error of a page for an error reply. status: of replies other than denials, which are 403."""
+    if isinstance(error, GroupUnavailableError):
+        return UnavailableError(str(error))
     return PageError(403 if is_denied(error) else status, message_of(error))

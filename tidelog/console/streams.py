@@ -99,7 +99,7 @@ class StreamReader:
             problem = message_of(reply)
             if "no such key" in problem:
                 raise PageError(404, f"There is no stream {text(key)}.")
-            raise PageError(403, problem)
+            raise page_error(reply, 403)
         found: Info = reply
         return found
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from tidelog.client import calls, strings
 from tidelog.client.entries import Info
 from tidelog.console.connection import UserConnection
-from tidelog.console.errors import PageError, page_error
+from tidelog.console.errors import PageError, UnavailableError, page_error
 from tidelog.console.infotext import text
 from tidelog.console.streams import RATE_MS
 from tidelog.topics.settings import TopicError, TopicSettings, key_of, read_settings
@@ -49,6 +49,11 @@ class TopicSummary:
         """Whether all partitions were read."""
         return self.settings is not None and len(self.partitions) == self.settings.partitions
 
+    @property
+    def unread(self) -> int:
+        """The number of partitions that can't be read. The sums do not include them."""
+        return sum(bool(each.problem) for each in self.partitions)
+
     def _infos(self) -> list[Info]:
         return [each.info for each in self.partitions if each.info is not None]
 
@@ -84,7 +89,7 @@ async def settings_of(connection: UserConnection, name: str) -> TopicSettings:
     """Return the settings of a topic. Raises PageError if there is none, or if the user may not read them."""
     (reply,) = await connection.read(strings.get(key_of(name)))
     found = _settings(name, reply)
-    if isinstance(found, PageError):
+    if isinstance(found, Exception):
         raise found
     return found
 
@@ -106,7 +111,7 @@ async def summaries(connection: UserConnection, names: Sequence[str], now: int) 
     left = LISTED
     for name, reply in zip(names, replies, strict=True):
         settings = _settings(name, reply)
-        if isinstance(settings, PageError):
+        if isinstance(settings, Exception):
             found.append(TopicSummary(name, problem=str(settings)))
             continue
         count = settings.partitions or 0
@@ -132,7 +137,7 @@ async def _partitions(connection: UserConnection, keys: Sequence[bytes], now: in
     return found
 
 
-def _settings(name: str, reply: Any) -> TopicSettings | PageError:
+def _settings(name: str, reply: Any) -> TopicSettings | PageError | UnavailableError:
     if isinstance(reply, Exception):
         return page_error(reply)
     if reply is None:

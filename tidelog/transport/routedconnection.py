@@ -13,7 +13,7 @@ Rule 3: readers of streams that wait (TWAIT) are sent to all leaders of their st
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -69,24 +69,36 @@ class RoutedConnection(AsyncConnection):
     async def _routed(self, calls: Sequence[Call[Any]]) -> list[Any]:
         if self.lost is not None:
             raise LostError(str(self.lost), self.refused)
-        steps = routed(self.routes, calls)
         try:
-            step = next(steps)
-            while True:
-                try:
-                    result = await self._do(step)
-                except LOST as error:
-                    step = steps.throw(error)
-                else:
-                    step = steps.send(result)
-        except StopIteration as end:
-            replies: list[Any] = end.value
+            replies = await self._replies_to(calls)
         except LOST as error:
             raise self._gone(error) from None
         for reply in replies:
             if isinstance(reply, LOST) or (isinstance(reply, Exception) and is_temporary(reply)):
                 raise self._gone(reply)
         return [read_outcome(call, reply) for call, reply in zip(calls, replies, strict=True)]
+
+    async def _replies_to(
+        self, calls: Sequence[Call[Any]], do: Callable[[Step], Awaitable[Any]] | None = None
+    ) -> list[Any]:
+        """Return a reply, or an error, for each call. ``do`` executes a step, instead of ``_do``.
+
+        Raises LostError or OSError if the map can't be read.
+        """
+        do = do or self._do
+        steps = routed(self.routes, calls)
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    result = await do(step)
+                except LOST as error:
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(result)
+        except StopIteration as end:
+            replies: list[Any] = end.value
+            return replies
 
     def _gone(self, error: BaseException) -> LostError:
         """Close this connection (Rule 2)."""
@@ -122,7 +134,7 @@ class RoutedConnection(AsyncConnection):
         except LOST as error:
             self.routes.stale = True
             failed: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
-            failed.set_result([error] * len(batch.calls))
+            failed.set_result([self._failure(batch.member, error, sent=False)] * len(batch.calls))
             return failed
         words = [word for call in batch.calls for word in ((ASKING, call) if batch.asking else (call,))]
         return in_own_task(self._replies(batch, member.send(words)))
@@ -132,8 +144,12 @@ class RoutedConnection(AsyncConnection):
             replies = await answer
         except LOST as error:
             self.routes.stale = True
-            return [error] * len(batch.calls)
+            return [self._failure(batch.member, error, sent=True)] * len(batch.calls)
         return replies[1::2] if batch.asking else replies
+
+    def _failure(self, member: MemberAddress, error: Exception, sent: bool) -> Exception:  # noqa: ARG002
+        """Return the error for each call of a batch that was not answered. sent: the calls may have been executed."""
+        return error
 
     async def _race(self, step: Send) -> list[list[Any]]:
         """Return the first reply that is an error or not null; the others still wait (Rule 3)."""
@@ -164,16 +180,16 @@ class RoutedConnection(AsyncConnection):
         async with self._opening.setdefault(address, asyncio.Lock()):
             found = self._members.get(address)
             if found is None or found.lost is not None:
-                found = await self._connected(member_url(self._access, address))
+                found = await self._connected(address)
                 if self.lost is not None:
                     found.close()
                     raise LostError(str(self.lost), self.refused)
                 self._members[address] = found
             return found
 
-    async def _connected(self, url: str) -> MemberConnection:
+    async def _connected(self, address: MemberAddress) -> MemberConnection:
         try:
-            return await connect_as(MemberConnection, self._access, url, self._name)
+            return await connect_as(MemberConnection, self._access, member_url(self._access, address), self._name)
         except redis.ResponseError as error:
             raise LostError(message_of(error), refusal=True) from None
 
@@ -184,8 +200,7 @@ class RoutedConnection(AsyncConnection):
         """
         known = dict.fromkeys([*([first] if first is not None else []), *self.routes.leaders])
         failed: Exception = redis.ConnectionError("no member of the cluster has a map")
-        others = (address_of(self._access, url) for url in self._access.urls)
-        for asked in dict.fromkeys((*known, *others)):
+        for asked in dict.fromkeys((*known, *self._others())):
             if not self.routes.stale:  # another request has read it
                 return
             try:
@@ -202,13 +217,21 @@ class RoutedConnection(AsyncConnection):
                 failed = error if isinstance(error, LOST) else redis.ConnectionError(f"unexpected replies: {error}")
         raise failed
 
+    def _others(self) -> Iterable[MemberAddress]:
+        """Return the members from which the map is read if no known leader answers."""
+        return [address_of(self._access, url) for url in self._access.urls]
+
 
 #: Of clusters of several groups, by the servers, without user and password: all users share them.
 _routes: dict[tuple[asyncio.AbstractEventLoop, Access], Routes] = {}
 
 
-async def connect_to_groups(access: Access, name: str) -> AsyncConnection:
+async def connect_to_groups(
+    access: Access, name: str, kind: type[RoutedConnection] = RoutedConnection
+) -> AsyncConnection:
     """Open a connection to the leader, or to the leaders if several groups of a cluster share the slots.
+
+    kind: the class of a connection to several groups.
 
     Servers without cluster mode are sent one HELLO more than ``connect_to_leader`` sends. If a cluster of one group
     gets another one, the connection is closed by the first redirection, and the next one is to all leaders.
@@ -221,14 +244,14 @@ async def connect_to_groups(access: Access, name: str) -> AsyncConnection:
     routes = _routes.get(at)
     if routes is None:
         leader = await connect_to_leader(access, name)
-        if not await _shares_slots(leader):
+        if not await shares_slots(leader):
             return leader
         leader.close()
         for loop, other in list(_routes):
             if loop.is_closed():
                 del _routes[loop, other]
         routes = _routes.setdefault(at, Routes())
-    made = RoutedConnection(access, name, routes)
+    made = kind(access, name, routes)
     try:
         await made.reload()
     except BaseException:
@@ -237,7 +260,7 @@ async def connect_to_groups(access: Access, name: str) -> AsyncConnection:
     return made
 
 
-async def _shares_slots(leader: AsyncConnection) -> bool:
+async def shares_slots(leader: AsyncConnection) -> bool:
     """Return whether other groups of its cluster have slots. If the server is in a cluster, it ``follows``."""
     try:
         (hello,) = await leader.send([plain("HELLO")])

@@ -62,8 +62,10 @@ class DeadLetterPages:
             total = await reading(request, deadletters.count(queue.name, queue.stream))
             to = sorted({letter.topic for _, letter in rows if letter is not None}) if queue.stream else []
             values |= {"queue": queue.name, "rows": rows, "following": following, "total": total, "to": to}
-        queues = [] if name else await find_queues((await self._reader(request)).connection)
-        return self._site.page(request, "deadletters.html", queues=queues, now=int(time() * 1000), **values)
+        queues, problems = ([], ()) if name else await find_queues((await self._reader(request)).connection)
+        return self._site.page(
+            request, "deadletters.html", queues=queues, problems=problems, now=int(time() * 1000), **values
+        )  # fmt: skip
 
     async def letter(self, request: web.Request) -> web.Response:
         queue, letter = await letter_of(request)

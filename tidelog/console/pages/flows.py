@@ -17,7 +17,7 @@ from aiohttp import web
 from tidelog.client import strings
 from tidelog.client.steps import CallSender, Steps, arun, single
 from tidelog.console import live
-from tidelog.console.errors import PageError, page_error
+from tidelog.console.errors import PageError, UnavailableError, page_error
 from tidelog.console.flows import DEFAULT, ERRORS, FlowReader, graph_of
 from tidelog.console.pages.operations import operate, start_of
 from tidelog.console.pages.programs import pause
@@ -162,5 +162,5 @@ def _previewed(process: str, name: str, to: str) -> Steps[list[streamgroups.Grou
     return (yield from streamgroups.preview(sources, start_of(to)))
 
 
-def _refused(error: Exception) -> PageError:
+def _refused(error: Exception) -> PageError | UnavailableError:
     return page_error(error) if isinstance(error, REFUSED) else PageError(409, str(error))

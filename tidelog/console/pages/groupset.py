@@ -19,16 +19,7 @@ from tidelog.console.errors import PageError, UnavailableError
 from tidelog.console.groups import ORDERS
 from tidelog.console.groupsets import STREAMS, GroupSets
 from tidelog.console.infotext import text
-from tidelog.console.keynames import (
-    LISTED,
-    count_keys,
-    in_url,
-    names,
-    number_of,
-    pattern_of,
-    query_bytes,
-    scan,
-)  # fmt: skip
+from tidelog.console.keynames import in_url, key_count, names, number_of, pattern_of, query_bytes, scan
 from tidelog.console.pages.site import ConsoleSite, refusal, session_of, values_hidden
 from tidelog.console.records import TopicDecoder
 from tidelog.console.streams import StreamReader
@@ -47,6 +38,7 @@ class SelectedStreams:
     words: bytes = b""  # the pattern, as the user entered it
     following: str = ""  # the query that selects the next streams; empty: there are none
     total: int | None = None  # partitions of the topic
+    problems: tuple[str, ...] = ()  # why streams are missing
 
 
 def routes(site: ConsoleSite) -> Sequence[web.RouteDef]:
@@ -164,15 +156,15 @@ class GroupSetPages:
         if "streams" not in request.query:
             if required:
                 raise PageError(400, "The address names no topic and no streams.")
-            total = await count_keys(connection)
-            if total is None or total > LISTED:
+            if not (await key_count(connection)).small:
                 return None
         cursor = query_bytes(request, "cursor") or b"0"
         found = await scan(connection, pattern_of(words), cursor, most=STREAMS)
         query = f"streams={in_url(words)}"
         following = f"{query}&cursor={in_url(found.cursor)}" if found.cursor != b"0" else ""
         return SelectedStreams(
-            names(found.keys), f"{query}&cursor={in_url(cursor)}", words=words, following=following
+            names(found.keys), f"{query}&cursor={in_url(cursor)}", words=words, following=following,
+            problems=found.problems,
         )  # fmt: skip
 
     async def _sets(self, request: web.Request) -> GroupSets:

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from tidelog.client.steps import CallSender, Steps, arun
 from tidelog.console import live
-from tidelog.console.errors import PageError, page_error
+from tidelog.console.errors import PageError, UnavailableError, page_error
 from tidelog.console.jobs import ERRORS, JobReader, first, row_of
 from tidelog.console.pages.operations import operate, start_of
 from tidelog.console.pages.programs import pause
@@ -130,5 +130,5 @@ def _by(request: web.Request) -> str:
     return f"{session_of(request).user} in the console"
 
 
-def _refused(error: Exception, status: int = 409) -> PageError:
+def _refused(error: Exception, status: int = 409) -> PageError | UnavailableError:
     return page_error(error) if isinstance(error, REFUSED) else PageError(status, str(error))

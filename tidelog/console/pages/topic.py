@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from time import time
-from typing import Final
+from typing import Any, Final
 
 from aiohttp import web
 
@@ -12,7 +12,7 @@ from tidelog.client.entries import StreamId
 from tidelog.console import topics
 from tidelog.console.errors import PageError
 from tidelog.console.groupsets import GroupSetPage, GroupSets
-from tidelog.console.keynames import LISTED, count_keys, in_url, number_of, pattern_of, query_bytes, scan
+from tidelog.console.keynames import in_url, key_count, number_of, pattern_of, query_bytes, scan
 from tidelog.console.merged import MergedPosition, MergedReader
 from tidelog.console.pages.site import ConsoleSite, session_of, values_hidden
 from tidelog.console.records import TopicDecoder
@@ -50,20 +50,22 @@ class TopicPages:
 
     async def list_topics(self, request: web.Request) -> web.Response:
         """Show the topics that match ``pattern``; without it, all topics of a small server."""
-        total = await count_keys(session_of(request).connection)
+        keys = await key_count(session_of(request).connection)
         words = query_bytes(request, "pattern")
-        asked = "pattern" in request.query or (total is not None and total <= LISTED)
-        step = await self._step(request, words, b"0", total) if asked else {"total": total}
-        return self._site.page(request, "topics.html", words=words, asked=asked, **step)
+        asked = "pattern" in request.query or keys.small
+        values: dict[str, Any] = {"total": keys.total, "problems": keys.problems}
+        if asked:
+            values = await self._step(request, words, b"0", keys.total)
+        return self._site.page(request, "topics.html", words=words, asked=asked, **values)
 
     async def rows(self, request: web.Request) -> web.Response:
         """Return the next step of a search as rows."""
-        total = await count_keys(session_of(request).connection)
+        total = (await key_count(session_of(request).connection)).total
         cursor = query_bytes(request, "cursor") or b"0"
         step = await self._step(request, query_bytes(request, "pattern"), cursor, total)
         return self._site.part("topics_rows.html", **step)
 
-    async def _step(self, request: web.Request, words: bytes, cursor: bytes, total: int | None) -> dict[str, object]:
+    async def _step(self, request: web.Request, words: bytes, cursor: bytes, total: int | None) -> dict[str, Any]:
         connection = session_of(request).connection
         found = await scan(connection, PREFIX.encode() + pattern_of(words), cursor, "string")
         names = sorted(key.decode("utf-8", "replace").removeprefix(PREFIX) for key in found.keys)
@@ -72,7 +74,10 @@ class TopicPages:
         complete = found.cursor == b"0"
         examined = examined if total is None else total if complete else min(total, examined)
         following = f"pattern={in_url(words)}&cursor={in_url(found.cursor)}&examined={examined}"
-        return {"rows": rows, "complete": complete, "examined": examined, "total": total, "following": following}
+        return {
+            "rows": rows, "complete": complete, "examined": examined, "total": total, "following": following,
+            "problems": found.problems,
+        }  # fmt: skip
 
     async def show(self, request: web.Request) -> web.Response:
         """Show a topic. ``start``: the number of partitions before the first one of the page."""
@@ -85,6 +90,7 @@ class TopicPages:
             request, "topic.html", topic=topic, settings=settings, rows=topic.partitions[start : start + SHOWN],
             start=start, size=SHOWN, groups=groups, groups_problem=problem, now=_now(),
             retention=described(settings.retention), policy_text=policy_words,
+            several_groups=connection.several_groups, group_of=connection.group_of,
         )  # fmt: skip
 
     async def records(self, request: web.Request) -> web.Response:

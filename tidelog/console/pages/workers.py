@@ -15,7 +15,7 @@ from aiohttp import web
 from tidelog.client.steps import CallSender, Steps, arun
 from tidelog.console import live
 from tidelog.console.apps import DECLARED, ERRORS, PARTITIONS, AppReader, row_of, why
-from tidelog.console.errors import PageError, page_error
+from tidelog.console.errors import PageError, UnavailableError, page_error
 from tidelog.console.pages.operations import operate, start_of
 from tidelog.console.pages.programs import pause
 from tidelog.console.pages.site import ConsoleSite, session_of
@@ -162,5 +162,5 @@ class AppPages:
         }  # fmt: skip
 
 
-def _refused(error: Exception) -> PageError:
+def _refused(error: Exception) -> PageError | UnavailableError:
     return page_error(error) if isinstance(error, REFUSED) else PageError(409, str(error))
