@@ -98,6 +98,11 @@ class Groups:
         assert found is not None
         return found
 
+    def url(self, socket_timeout: int | None = None) -> str:
+        """Return a URL with the addresses of all members."""
+        hosts = ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
+        return f"redis://{hosts}{f'?socket_timeout={socket_timeout}' if socket_timeout else ''}"
+
     def startup(self) -> list[tuple[str, int]]:
         """Return the addresses of all members, for clients."""
         return [("127.0.0.1", node.port) for node in self.nodes]

@@ -7,18 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.replication.cluster import Node, cluster, wait_until
+from tests.replication.cluster import Node, wait_until
 from tests.replication.clusters import Groups
 from tests.wire.rawclient import Raw
 
 # "b" has slot 3300, of group 1; "a" has slot 15495, of group 2
 REMEDY = "set masteruser and masterauth of this server to a user of that group that has the permission +tcluster"
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Groups]:
-    with cluster() as servers:
-        yield Groups(servers, move_pause=5000)
 
 
 @pytest.fixture

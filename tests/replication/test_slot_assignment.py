@@ -16,12 +16,6 @@ from tests.wire.rawclient import Raw
 # "b" has slot 3300, of group 1; "a" has slot 15495, of group 2
 
 
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Groups]:
-    with cluster() as servers:
-        yield Groups(servers, move_pause=5000)  # a busy machine needs longer than 200 ms
-
-
 @pytest.fixture
 def groups(shared: Groups) -> Iterator[Groups]:
     """Two groups without keys, with half of the slots each, now and after the test."""

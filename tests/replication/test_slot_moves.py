@@ -12,15 +12,9 @@ from redis.backoff import ExponentialBackoff
 from redis.cluster import RedisCluster
 from redis.retry import Retry
 
-from tests.replication.cluster import Cluster, Node, cluster, wait_until
+from tests.replication.cluster import Cluster, Node, wait_until
 from tests.replication.clusters import Groups, cluster_status
 from tests.wire.rawclient import Raw
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Groups]:
-    with cluster() as servers:
-        yield Groups(servers, move_pause=5000)  # a busy machine needs longer than 200 ms
 
 
 @pytest.fixture

@@ -5,25 +5,18 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Iterator
 
 import pytest
 from redis.cluster import ClusterNode, RedisCluster
 
 from commands.slots import SLOTS, slot_of
 from respserver.slotmaps import mapfile
-from tests.replication.cluster import Cluster, Node, cluster, wait_until
+from tests.replication.cluster import Cluster, Node, wait_until
 from tests.replication.clusters import Groups, cluster_status, slot_ranges
 from tests.wire.rawclient import Raw
 from tidelog.testing import ServerError
 
 # "b" has slot 3300, of group 1; "a" has slot 15495, of group 2
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Groups]:
-    with cluster() as servers:
-        yield Groups(servers)
 
 
 @pytest.fixture

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
-import pytest
-
-from tests.replication.cluster import cluster
 from tests.replication.clusters import Groups
 from tests.tidelog.flows.serverkit import running
 from tests.tidelog.flows.servicekit import hosted
@@ -27,12 +23,6 @@ from tidelog.workers import App, DeadLetter
 
 CLUSTER = ("+cluster|slots", "+command", "+role")  # the sentences before the table
 PARTITIONS = 8
-
-
-@pytest.fixture(scope="module")
-def groups() -> Iterator[Groups]:
-    with cluster() as servers:
-        yield Groups(servers)
 
 
 def limited(groups: Groups, *rules: str) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import pytest
 import redis
 
-from tests.replication.cluster import cluster
 from tests.replication.clusters import Groups
 from tests.tidelog.client.rediscluster import keys_of_both
 from tidelog import Client
@@ -66,16 +65,10 @@ def test_a_connection_that_is_lost_between_watch_and_exec(tidelog_server: Server
         assert other.get("n") == b"101"
 
 
-@pytest.fixture(scope="module")
-def groups() -> Iterator[Groups]:
-    with cluster() as servers:
-        yield Groups(servers)
-
-
 def test_the_programs_in_a_cluster_of_several_groups(groups: Groups) -> None:
     """Their requests are sent over pooled connections, of which a lost one is replaced."""
     ours, theirs = keys_of_both(2)
-    access = Access.of("redis://" + ",".join(f"127.0.0.1:{node.port}" for node in groups.nodes))
+    access = Access.of(groups.url())
     for at, key in ((0, ours[0]), (1, theirs[0])):
         other = groups.nodes[at].redis
         other.set(key, "1")

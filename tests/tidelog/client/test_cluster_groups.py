@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import redis
 
-from tests.replication.cluster import cluster
 from tests.replication.clusters import Groups
 from tests.tidelog.client.rediscluster import keys_of_both
 from tests.waiting import eventually
@@ -19,16 +17,6 @@ from tidelog.transport.call import plain
 from tidelog.transport.slots import slot_of
 
 A, B = keys_of_both(8)
-
-
-@pytest.fixture(scope="module")
-def groups() -> Iterator[Groups]:
-    with cluster() as servers:
-        yield Groups(servers)
-
-
-def url_of(groups: Groups) -> str:
-    return "redis://" + ",".join(f"127.0.0.1:{node.port}" for node in groups.nodes)
 
 
 def test_streams_of_both_groups(groups: Groups) -> None:
@@ -50,7 +38,7 @@ def test_streams_of_both_groups(groups: Groups) -> None:
 
 
 def test_a_wait_for_streams_of_both_groups(groups: Groups) -> None:
-    with Client(url_of(groups)) as client:
+    with Client(groups.url()) as client:
         last = {key: client.tappend(key, {"n": 1}) for key in (A[5], B[5])}
         found: list[Any] = []
         wait = threading.Thread(target=lambda: found.extend(client.twait(last, block=20_000)))
@@ -63,7 +51,7 @@ def test_a_wait_for_streams_of_both_groups(groups: Groups) -> None:
         eventually(lambda: not any(node.info("clients")["blocked_clients"] for node in nodes), "nobody waits")
 
     async def run() -> None:
-        async with AsyncClient(url_of(groups)) as client:
+        async with AsyncClient(groups.url()) as client:
             assert await client.twait({A[5]: "0", B[5]: "0"}, block=20_000)
             assert await client.twait(last, block=20) == []
 
@@ -73,7 +61,7 @@ def test_a_wait_for_streams_of_both_groups(groups: Groups) -> None:
 def test_slots_that_are_assigned_while_a_client_appends(groups: Groups) -> None:
     """The stream is deleted before its slot is assigned, so each round begins with an empty stream."""
     key = A[6]
-    with Client(url_of(groups)) as client:
+    with Client(groups.url()) as client:
         for number in range(4):
             owner, other = (1, 2) if number % 2 == 0 else (2, 1)
             client.together(*[calls.tappend(key, {"n": n}) for n in range(20)])

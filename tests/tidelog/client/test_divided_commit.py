@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from tests.replication.cluster import cluster
 from tests.replication.clusters import Groups
 from tests.tidelog.client.rediscluster import keys_of_both
 from tidelog import Client, calls
@@ -24,12 +23,6 @@ TTL = 600_000
 
 class KilledError(Exception):
     pass
-
-
-@pytest.fixture(scope="module")
-def groups() -> Iterator[Groups]:
-    with cluster() as servers:
-        yield Groups(servers)
 
 
 @pytest.fixture

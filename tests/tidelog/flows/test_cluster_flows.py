@@ -35,22 +35,12 @@ OUT = [f"out:{number}" for number in range(4)]
 RECONNECT = {"retry": {"first": "50ms", "most": "200ms"}}
 
 
-@pytest.fixture(scope="module")
-def groups() -> Iterator[Groups]:
-    with cluster() as servers:
-        yield Groups(servers)
-
-
 @pytest.fixture
 def client(groups: Groups) -> Iterator[Client]:
     for group in ("1", "2"):
         groups.leader(group).say("FLUSHALL")
-    with Client(url_of(groups)) as made:
+    with Client(groups.url(5)) as made:
         yield made
-
-
-def url_of(groups: Groups) -> str:
-    return "redis://" + ",".join(f"127.0.0.1:{node.port}" for node in groups.nodes) + "?socket_timeout=5"
 
 
 def copying(url: str, **options: Any) -> Flow:
@@ -112,7 +102,7 @@ def test_both_groups_have_streams() -> None:
 
 @in_loop
 async def test_streams_of_both_groups(groups: Groups, client: Client) -> None:
-    async with running(copying(url_of(groups))):
+    async with running(copying(groups.url(5))):
         for round_ in range(3):
             fill(client, round_ * 50, 50)
             await until(lambda: complete(client, 50 * (round_ + 1)))  # noqa: B023
@@ -127,7 +117,7 @@ async def test_a_source_that_waits_for_both_groups(
     """An entry is read at once after the source has waited for longer than WARM."""
     monkeypatch.setattr(entrywaiter, "WARM", 0.05)
     monkeypatch.setattr(entrywaiter, "LONG", 600.0)
-    async with running(copying(url_of(groups))):
+    async with running(copying(groups.url(5))):
         await until(lambda: waits(groups), "a long TWAIT")
         for at, key in enumerate(KEYS):
             client.tappend(key, {"n": "0", "to": str(at)})
@@ -141,7 +131,7 @@ async def test_a_wait_continues_after_the_other_group_has_replied(
     """The connections of the waits remain the same."""
     monkeypatch.setattr(entrywaiter, "WARM", 600.0)
     monkeypatch.setattr(entrywaiter, "LONG", 600.0)
-    async with running(copying(url_of(groups))):
+    async with running(copying(groups.url(5))):
         await until(lambda: waits(groups), "a TWAIT on both groups")
         before = waits(groups)
         for number in range(12):
@@ -181,7 +171,7 @@ def moved(groups: Groups, keys: list[str]) -> None:
 async def test_slots_that_move(groups: Groups, client: Client) -> None:
     """Streams of the source and of the sink move there and back. The order of each of them is that of its input."""
     filled = [0]
-    async with running(copying(url_of(groups))):
+    async with running(copying(groups.url(5))):
         async with filling(client, filled):
             await until(lambda: sum(map(len, numbers(client))) > 100)
             for _ in range(2):
@@ -195,7 +185,7 @@ async def test_slots_that_move(groups: Groups, client: Client) -> None:
 async def test_a_leader_that_is_killed() -> None:
     with cluster() as servers:
         groups = Groups(servers, members=2)
-        url = url_of(groups)
+        url = groups.url(5)
         with Client(url) as client:
             async with running(copying(url)):
                 fill(client, 0, 50)
@@ -226,7 +216,7 @@ async def rejecting(event: Event) -> None:
 
 @in_loop
 async def test_dead_letters_of_both_groups(groups: Groups, client: Client) -> None:
-    flow = Flow("broken", server=url_of(groups))
+    flow = Flow("broken", server=groups.url(5))
     flow.connector("in", "stream", key=KEYS, group="copy", retry="2s", on_error=["dead_letter"], reconnect=RECONNECT)
     flow.connector("out", rejecting)
     flow.connect("in -> out")
@@ -242,7 +232,7 @@ async def test_dead_letters_of_both_groups(groups: Groups, client: Client) -> No
 @in_loop
 async def test_a_wal_and_marks_of_both_groups(groups: Groups, client: Client) -> None:
     """The stream of the WAL moves while it is in use; duplicates are found by keys of both groups."""
-    url, total = url_of(groups), 4000
+    url, total = groups.url(5), 4000
 
     async def counting() -> AsyncIterator[dict[str, int]]:
         for number in range(total):
@@ -293,7 +283,7 @@ async def test_the_keys_of_the_service(
         return {flow.alias: flow.status for process in found for flow in process.flows}
 
     fill(client, 0, 5)
-    async with hosted(FLOWS, url_of(groups), name=name) as host, FlowPublisher(host):
+    async with hosted(FLOWS, groups.url(5), name=name) as host, FlowPublisher(host):
         history = FlowHistory(host, "one")
         await all_read(client)
         await host.deploy("more", given)
@@ -306,5 +296,5 @@ async def test_the_keys_of_the_service(
         run(client, changing(name, lambda kept: kept.set("main", "main", "paused")))
         await until(lambda: statuses().get("main") == "paused")
     assert [*document().deployed] == ["more"]
-    async with hosted(FLOWS, url_of(groups), name=name) as host:
+    async with hosted(FLOWS, groups.url(5), name=name) as host:
         assert {each: host.flows[each].status for each in host.flows} == {"main": "paused", "more": "running"}

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
-
-from tests.replication.cluster import cluster
 from tests.replication.clusters import Groups
 from tests.tidelog.client.rediscluster import keys_of_both
 from tests.tidelog.gateway.gatewaykit import ALL, PASSWORD, Caller, Events, visit
@@ -17,16 +13,6 @@ from tidelog.transport.slots import slot_of
 
 A, B = keys_of_both(8)  # of the lower and the upper half of the slots
 HALF = 8192
-
-
-@pytest.fixture(scope="module")
-def groups() -> Iterator[Groups]:
-    with cluster() as servers:
-        yield Groups(servers)
-
-
-def url_of(groups: Groups) -> str:
-    return "redis://" + ",".join(f"127.0.0.1:{node.port}" for node in groups.nodes)
 
 
 def add_users(groups: Groups, name: str, *rules: str) -> None:
@@ -73,7 +59,7 @@ def test_requests_for_streams_of_both_groups(groups: Groups) -> None:
         status, problem, _ = await caller.get(f"/v1/streams/{A[0]}?group=h&maxdeliveries=1&deadletter={B[0]}")
         assert (status, problem["code"]) == (400, "CROSSSLOT")
 
-    visit(url_of(groups), test)
+    visit(groups.url(), test)
 
 
 def test_readers_while_slots_move(groups: Groups) -> None:
@@ -97,7 +83,7 @@ def test_readers_while_slots_move(groups: Groups) -> None:
                     assert numbers([each.data for each in found]) == [*range(round_ * 10, round_ * 10 + 10)]
                 assert numbers((await page)[1]["entries"])[0] == round_ * 10
 
-    visit(url_of(groups), test)
+    visit(groups.url(), test)
 
 
 def test_rights_in_a_cluster(groups: Groups) -> None:
@@ -130,8 +116,8 @@ def test_rights_in_a_cluster(groups: Groups) -> None:
             assert node.say("CLIENT", "KILL", "USER", "moved") == 1
         assert [(await moved.get(f"/v1/streams/{key}"))[0] for key in (A[2], B[2])] == [401, 401]
 
-    visit(url_of(groups), narrow)
-    visit(url_of(groups), test)
+    visit(groups.url(), narrow)
+    visit(groups.url(), test)
 
 
 def test_a_leader_that_fails(groups: Groups) -> None:
@@ -151,4 +137,4 @@ def test_a_leader_that_fails(groups: Groups) -> None:
             for found in await asyncio.gather(*following):
                 assert numbers([each.data for each in found]) == [*range(20)]
 
-    visit(url_of(groups), test)
+    visit(groups.url(), test)

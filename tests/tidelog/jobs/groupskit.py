@@ -156,10 +156,6 @@ class CountJob:
             connection_to(access).close()  # tasks keep their connections
 
 
-def url_of(groups: Groups) -> str:
-    return "redis://" + ",".join(f"127.0.0.1:{node.port}" for node in groups.nodes)
-
-
 def on_both(made: CountJob) -> bool:
     """Whether each topic, and the replay logs, have partitions in both halves of the slots."""
     names = [made.clicks.name, made.copies.name, made.totals.name, f"job:{made.name}:log"]

@@ -15,10 +15,9 @@ import pytest
 
 pytest.importorskip("pyspark", reason="no pyspark here (pip install 'tidelog[spark]')")
 
-from tests.replication.cluster import cluster
 from tests.replication.clusters import Groups
 from tests.tidelog.jobs import framekit as kit
-from tests.tidelog.jobs.groupskit import PARTITIONS, Click, Total, check, entries, left, some, stages, url_of
+from tests.tidelog.jobs.groupskit import PARTITIONS, Click, Total, check, entries, left, some, stages
 from tests.tidelog.spark.conftest import spark  # noqa: F401 - fixtures
 from tidelog import Client
 from tidelog.client.dividedcommit import CommitMarker, DividedStager
@@ -40,15 +39,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 HALF = f"{SLOTS // 2}-{SLOTS - 1}"
 
 
-@pytest.fixture(scope="module")
-def groups() -> Iterator[Groups]:
-    with cluster() as servers:
-        yield Groups(servers)
-
-
 @pytest.fixture
 def client(groups: Groups) -> Iterator[Client]:
-    with Client(url_of(groups)) as client:
+    with Client(groups.url()) as client:
         yield client
 
 
@@ -144,7 +137,7 @@ def made(groups: Groups, tmp_path: Path) -> Iterator[Callable[[str], FrameJobs]]
     jobs: list[FrameJobs] = []
 
     def make(name: str) -> FrameJobs:
-        jobs.append(FrameJobs(name, url_of(groups), tmp_path))
+        jobs.append(FrameJobs(name, groups.url(), tmp_path))
         return jobs[-1]
 
     yield make
@@ -197,7 +190,7 @@ def test_leaders_are_killed_and_slots_move(
 
 def decided(jobs: FrameJobs, groups: Groups) -> None:
     """Batch 0 of ``copying`` was decided, and its engine died before it published any row."""
-    access = Access.of(url_of(groups))
+    access = Access.of(groups.url())
     commit = commit_of(jobs.copying.name, 1)
     stager = DividedStager(access, "test", keys.prefix(jobs.copying.name), "q", 60_000)
     stager.stage(

@@ -21,7 +21,6 @@ from tests.tidelog.jobs.groupskit import (
     left,
     on_both,
     stages,
-    url_of,
 )
 from tidelog import Client
 from tidelog.client.alone import run_alone
@@ -42,15 +41,9 @@ from tidelog.transport.slots import SLOTS, slot_of
 MOST = 20  # more steps than a commit has
 
 
-@pytest.fixture(scope="module")
-def groups() -> Iterator[Groups]:
-    with cluster() as servers:
-        yield Groups(servers)
-
-
 @pytest.fixture
 def client(groups: Groups) -> Iterator[Client]:
-    with Client(url_of(groups)) as client:
+    with Client(groups.url()) as client:
         yield client
 
 
@@ -59,7 +52,7 @@ def made(groups: Groups, tmp_path: Path) -> Iterator[Callable[[str], CountJob]]:
     jobs: list[CountJob] = []
 
     def make(name: str) -> CountJob:
-        jobs.append(CountJob(name, url_of(groups), tmp_path))
+        jobs.append(CountJob(name, groups.url(), tmp_path))
         assert on_both(jobs[-1])
         return jobs[-1]
 
@@ -162,7 +155,7 @@ def test_slots_move_meanwhile(tmp_path: Path) -> None:
     """A job of one group continues when another group gets half of its slots, and when all are moved back."""
     with cluster() as servers:
         groups = Groups(servers, divide=False)
-        with closing(CountJob("moves", url_of(groups), tmp_path)) as job, Client(url_of(groups)) as client:
+        with closing(CountJob("moves", groups.url(), tmp_path)) as job, Client(groups.url()) as client:
             driver = job.driver()
             job.send()
             job.drain(driver)
@@ -196,7 +189,7 @@ def test_a_reset_completes_what_was_decided(
 ) -> None:
     """The driver dies between the decision and the publication, and the job is reset at its latest entries."""
     job = made("reset")
-    with closing(EngineConnection(Access.of(url_of(groups)), "test")) as line:
+    with closing(EngineConnection(Access.of(groups.url()), "test")) as line:
         target = f"tests.tidelog.jobs.declared:{job.name}"
         run_alone(client, registry.change(registry.add(line.drive(describe(job.job, target))), "test"))
         job.send(14)

@@ -16,7 +16,7 @@ from tests.replication.cluster import cluster
 from tests.replication.clusters import Groups
 from tests.simulation.test_seeds import MINUTES
 from tests.tidelog.jobs import groupsjob
-from tests.tidelog.jobs.groupskit import check, entries, some, url_of
+from tests.tidelog.jobs.groupskit import check, entries, some
 from tidelog import Client
 from tidelog.jobs.testengine import EngineTest, running_engine
 from tidelog.testing import Server
@@ -33,7 +33,7 @@ def test_storm(tmp_path: Path) -> None:
     chosen, sent = random.Random(seed), 0
     with cluster() as servers:
         groups = Groups(servers, members=2)
-        url = url_of(groups)
+        url = groups.url()
         server = cast("Server", SimpleNamespace(url=url))
         jobs = (groupsjob.both, groupsjob.framing, groupsjob.tallying)
         with Client(url) as client:

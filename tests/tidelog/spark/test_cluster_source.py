@@ -38,12 +38,6 @@ class Sale(msgspec.Struct):
     n: int
 
 
-@pytest.fixture(scope="module")
-def groups() -> Iterator[Groups]:
-    with cluster() as servers:
-        yield Groups(servers)
-
-
 @pytest.fixture
 def client(groups: Groups) -> Iterator[Client]:
     with Client(url_of(groups)) as client:

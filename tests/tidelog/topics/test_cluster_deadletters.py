@@ -11,7 +11,6 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.replication.cluster import cluster
 from tests.replication.clusters import Groups
 from tidelog import Client
 from tidelog.cli.program import main
@@ -28,24 +27,18 @@ PARTITIONS = 8
 QUEUE = "orders.dead:0"
 
 
-@pytest.fixture(scope="module")
-def groups() -> Iterator[Groups]:
-    with cluster() as servers:
-        yield Groups(servers)
-
-
 @pytest.fixture
 def client(groups: Groups) -> Iterator[Client]:
     for group in (1, 2):
         groups.leader(group).say("FLUSHALL")
-    with Client(url_of(groups)) as made:
+    with Client(groups.url()) as made:
         yield made
 
 
 @pytest.fixture
 def letters(groups: Groups, client: Client) -> Iterator[Topic[Any]]:
     """A topic with 40 records, each of which has a dead letter."""
-    topic: Topic[Any] = Topic("orders", dict, partition_by="key", partitions=PARTITIONS, url=url_of(groups))
+    topic: Topic[Any] = Topic("orders", dict, partition_by="key", partitions=PARTITIONS, url=groups.url())
     run(client, deadletters.ready("orders.dead", deadletters.home("orders")))
     for number in range(40):
         key = f"key-{number}"
@@ -63,12 +56,8 @@ def topic_partition(key: str) -> int:
     return partition_of(key, PARTITIONS)
 
 
-def url_of(groups: Groups) -> str:
-    return "redis://" + ",".join(f"127.0.0.1:{node.port}" for node in groups.nodes)
-
-
 def dlq(groups: Groups, *words: str) -> str:
-    result = CliRunner().invoke(main, ["dlq", *words, "--url", url_of(groups)])
+    result = CliRunner().invoke(main, ["dlq", *words, "--url", groups.url()])
     assert result.exit_code == 0, result.output
     return result.output
 
@@ -103,7 +92,7 @@ def test_a_purge(groups: Groups, client: Client, letters: Topic[Any]) -> None:
 
 def test_two_replays_at_the_same_time(groups: Groups, client: Client, letters: Topic[Any]) -> None:
     def replay() -> None:
-        with Client(url_of(groups)) as own:
+        with Client(groups.url()) as own:
             run_alone(own, deadletters.replay("orders.dead"))
 
     threads = [threading.Thread(target=replay) for _ in range(3)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -28,12 +27,6 @@ class Order(msgspec.Struct):
 
 
 PARTITIONS = 4
-
-
-@pytest.fixture(scope="module")
-def groups() -> Iterator[Groups]:
-    with cluster() as servers:
-        yield Groups(servers)
 
 
 @pytest.fixture

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.replication.cluster import cluster, wait_until
+from tests.replication.cluster import cluster
+from tests.replication.clusterfaults import ClusterFaults
 from tests.replication.clusters import Groups
-from tests.tidelog.workers.test_cluster_workers import SHOP, Told, in_loop, records, url_of
+from tests.tidelog.workers.test_cluster_workers import SHOP, Told, in_loop, records
 from tests.tidelog.workers.workerkit import Order, Process
 from tests.waiting import until
 from tidelog import Client
 from tidelog.topics import Topic
-from tidelog.transport.slots import slot_of
 
 MINUTES = float(os.environ.get("TIDELOG_LONG") or 0)
 PARTITIONS = 64
@@ -33,6 +33,7 @@ class Storm:
 
     def __init__(self, groups: Groups, folder: Path, chance: random.Random) -> None:
         self.groups, self.folder, self.chance = groups, folder, chance
+        self._faults = ClusterFaults(groups, chance, [f"orders:{number}" for number in range(PARTITIONS)])
         source = SHOP.replace("told = Client(URL)\n\n@app.each(orders)", AGAIN).replace(
             "import App", "import App, Pause, Retry"
         )
@@ -42,37 +43,19 @@ class Storm:
         self.done: list[str] = []
 
     def _started(self) -> Process:
-        return Process(url_of(self.groups), self.folder, self._source)
+        return Process(self.groups.url(3), self.folder, self._source)
 
     def step(self) -> None:
         """Do something at random. At its end, every group has a leader, and every worker runs."""
-        what: Callable[[], None] = self.chance.choice([self.move, self.move, self.kill, self.freeze, self.worker])
+        faults = self._faults
+        what: Callable[[], None] = self.chance.choice(
+            [faults.move, faults.move, faults.kill, faults.freeze, self.worker]
+        )
         self.done.append(what.__name__)
         what()
-        wait_until(lambda: all(group.wait() for group in self.groups.groups), "leaders")
+        faults.ended()
         for each in self.workers:
             assert each.running, f"a worker has ended by itself: {each.log[-8000:]}"
-
-    def move(self) -> None:
-        """Move the slots of some partitions. A leader may be too busy for it: then they stay."""
-        to = self.chance.choice("12")
-        at = "1" if to == "2" else "2"
-        numbers = self.chance.sample(range(PARTITIONS), 12)
-        slots = [str(slot_of(f"orders:{number}")) for number in numbers if self.groups.owner(f"orders:{number}") == at]
-        if slots:
-            self.groups.leader(at).say("TCLUSTER", "MOVE", *slots, "TO", to)
-
-    def kill(self) -> None:
-        leader = self.groups.leader(self.chance.choice("12"))
-        leader.kill()
-        time.sleep(self.chance.random())
-        leader.start()
-
-    def freeze(self) -> None:
-        leader = self.groups.leader(self.chance.choice("12"))
-        leader.freeze()
-        time.sleep(5 * self.chance.random())
-        leader.thaw()
 
     def worker(self) -> None:
         at = self.chance.randrange(WORKERS)
@@ -104,7 +87,7 @@ def storm(tmp_path: Path) -> Iterator[Storm]:
 @in_loop
 async def test_each_key_stays_in_order(storm: Storm) -> None:
     """Every record that was sent is processed, and the first times of the records of a key are in order."""
-    topic: Topic[Order] = Topic("orders", Order, partition_by="key", partitions=PARTITIONS, url=url_of(storm.groups))
+    topic: Topic[Order] = Topic("orders", Order, partition_by="key", partitions=PARTITIONS, url=storm.groups.url(3))
     ending, sent = asyncio.Event(), 0
 
     async def send() -> None:
@@ -126,7 +109,7 @@ async def test_each_key_stays_in_order(storm: Storm) -> None:
         await asyncio.sleep(storm.chance.random())
     ending.set()
     await sending
-    with Client(url_of(storm.groups)) as client:
+    with Client(storm.groups.url(3)) as client:
         told = Told(client)
         await until(lambda: len(told.read().ids) == sent, "every record was processed", 180)
         told.check(sent)

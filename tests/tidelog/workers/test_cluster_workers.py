@@ -34,17 +34,11 @@ PARTITIONS = 8
 KEYS = [f"key-{number}" for number in range(40)]
 
 
-@pytest.fixture(scope="module")
-def groups() -> Iterator[Groups]:
-    with cluster() as servers:
-        yield Groups(servers)
-
-
 @pytest.fixture
 def client(groups: Groups) -> Iterator[Client]:
     for node in groups.nodes:
         node.say("FLUSHALL")
-    with Client(url_of(groups)) as made:
+    with Client(groups.url(3)) as made:
         yield made
 
 
@@ -56,10 +50,6 @@ def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
         asyncio.run(test(*args, **options))
 
     return run_it
-
-
-def url_of(groups: Groups) -> str:
-    return "redis://" + ",".join(f"127.0.0.1:{node.port}" for node in groups.nodes) + "?socket_timeout=3"
 
 
 class Seen:
@@ -88,7 +78,7 @@ class Seen:
 
 
 def shop(groups: Groups, name: str = "shop", **options: Any) -> tuple[App, Topic[Any], Seen]:
-    app = App(name, url_of(groups), **{"lease": 3.0, "grace": 5.0, **options})
+    app = App(name, groups.url(3), **{"lease": 3.0, "grace": 5.0, **options})
     topic, seen = orders(app, PARTITIONS), Seen()
 
     @app.each(topic)
@@ -150,7 +140,7 @@ async def test_two_workers_share_and_one_takes_over(groups: Groups, client: Clie
 
 def copying(groups: Groups, sends: bool, partitions: int = PARTITIONS) -> tuple[App, Topic[Any], Topic[Any]]:
     """An app that copies orders in transactions. ``sends``: it declares that."""
-    app = App("shop", url_of(groups), lease=3.0, grace=5.0)
+    app = App("shop", groups.url(3), lease=3.0, grace=5.0)
     source = orders(app, PARTITIONS)
     out = app.topic("out", Order, partition_by="key", partitions=partitions)
 
@@ -222,7 +212,7 @@ async def test_a_transactional_processor_that_is_rejected_at_the_start(
 @in_loop
 async def test_a_transaction_with_another_group_ends_the_worker(declared: bool, groups: Groups, client: Client) -> None:
     """Only the first record of a processor shows that the function sends to another topic."""
-    app = App("shop", url_of(groups), lease=3.0, grace=5.0)
+    app = App("shop", groups.url(3), lease=3.0, grace=5.0)
     source, other = orders(app, PARTITIONS), app.topic("other", Order, partition_by="id", partitions=PARTITIONS)
 
     @app.each(source, transactional=True, sends=[source] if declared else [], on_error=[DeadLetter()])
@@ -242,7 +232,7 @@ async def test_a_transaction_with_another_group_ends_the_worker(declared: bool, 
 
 @in_loop
 async def test_dead_letters_of_both_groups(groups: Groups, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = App("shop", url_of(groups), lease=3.0, grace=5.0)
+    app = App("shop", groups.url(3), lease=3.0, grace=5.0)
     topic = orders(app, PARTITIONS)
 
     @app.each(topic, on_error=[DeadLetter()])
@@ -274,7 +264,7 @@ async def test_dead_letters_of_both_groups(groups: Groups, client: Client, monke
 @in_loop
 async def test_parked_keys_are_in_the_slots_of_their_partitions(groups: Groups, client: Client) -> None:
     """A key that was parked under a name without a hash tag is not processed, either, until it is resumed."""
-    app = App("shop", url_of(groups), lease=3.0, grace=5.0)
+    app = App("shop", groups.url(3), lease=3.0, grace=5.0)
     topic, seen, broken = orders(app, PARTITIONS), Seen(), True
 
     @app.each(topic, ordering="key", on_error=[Park()])
@@ -309,7 +299,7 @@ def test_the_numbers_of_starts_are_in_the_slot_of_their_partition() -> None:
 
 @in_loop
 async def test_partitions_without_owners(groups: Groups, client: Client) -> None:
-    app = App("shop", url_of(groups), lease=3.0, grace=5.0)
+    app = App("shop", groups.url(3), lease=3.0, grace=5.0)
     topic, seen = orders(app, PARTITIONS), Seen()
 
     @app.each(topic, ordering="none", concurrency=8)
@@ -407,7 +397,7 @@ class Told(Seen):
 def test_worker_processes_that_are_killed_and_suspended_while_slots_move(
     groups: Groups, client: Client, tmp_path: Path
 ) -> None:
-    topic: Topic[Order] = Topic("orders", Order, partition_by="key", partitions=64, url=url_of(groups))
+    topic: Topic[Order] = Topic("orders", Order, partition_by="key", partitions=64, url=groups.url(3))
     count, seen = 0, Told(client)
 
     def send(number: int = 200) -> None:
@@ -429,7 +419,7 @@ def test_worker_processes_that_are_killed_and_suspended_while_slots_move(
 
     moved = [str(slot) for number in range(64) if (slot := slot_of(f"orders:{number}")) < 8192][:8]
     send()
-    url = url_of(groups)
+    url = groups.url(3)
     with ExitStack() as stack:
         workers = [stack.enter_context(started(url, tmp_path, SHOP)) for _ in range(3)]
         eventually(processed, "the workers have begun")
