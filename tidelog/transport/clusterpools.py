@@ -32,7 +32,7 @@ P = TypeVar("P", redis.ConnectionPool, redis.asyncio.ConnectionPool)
 ASKING: Final = plain("ASKING")
 _MAP: Final = (plain("CLUSTER", "SLOTS"), plain("COMMAND"))
 _FORM: Final = (TypeError, ValueError, KeyError, IndexError, AttributeError)  # of unexpected replies
-_RIGHTS: Final = "with a cluster of several groups, a client needs the permissions +cluster|slots and +command"
+_RIGHTS: Final = "in a cluster of several groups, a client needs the permissions +cluster|slots +cluster|myid +command"
 Answered = tuple[MemberAddress, Sequence[Any]]  # see ``routed``
 
 

@@ -8,8 +8,8 @@ Rule 2: a call is repeated only if its reply proves that the member did not exec
         CLUSTERDOWN. A lost connection is an error of the calls that were sent on it; their effect is unknown.
 Rule 3: a transaction (MULTI to EXEC) is sent to one member, and repeated only as a whole.
 Rule 4: a call without keys is sent to the member of the call before it. WAIT and WAITAOF are sent to all members with
-        calls before them. Commands whose tips say so are sent to all leaders (DBSIZE), or divided by keys (MGET, DEL).
-        A call that is divided is not executed in one step.
+        calls before them, and again to members to which such calls are redirected. Commands whose tips say so are
+        sent to all leaders (DBSIZE), or divided by keys (MGET, DEL). This is not one step.
 Rule 5: readers of streams (XREAD, TWAIT) with streams of several members are sent to each of them. If they block, the
         first reply counts. The others are abandoned, which loses nothing, because these commands change nothing.
 """
@@ -175,7 +175,6 @@ class _Request:
         self.replies: list[Any] = [None] * len(calls)
         self.parts: dict[int, list[_Unit]] = {}  # of divided calls, by index: the parts that are done
         self.found: dict[int, FoundKeys | None] = {}  # by index: keys that only the server knew
-        self.used: set[tuple[int, MemberAddress]] = set()  # index of a call, and a member to which it was sent
         self.race = False
         self.fresh = False  # whether the map was read during this request
 
@@ -211,7 +210,6 @@ class _Request:
                 homeless.append(unit)
                 continue
             placed += made
-            self.used.update({(each.at, each.member) for each in made if each.member is not None})
         first = placed[0].member if placed else next(iter(self.routes.leaders), None)
         for unit in homeless:
             unit.member = first
@@ -253,7 +251,9 @@ class _Request:
         if command is not None and command.name == b"scan":
             raise CrossGroupError("ERR SCAN returns the keys of one member only. Use scan_iter, which asks all of them")
         if command is not None and command.name in _WAITS:
-            members = sorted({member for at, member in self.used if at < unit.at})
+            members = sorted({each.member for each in before if each.at < unit.at and each.member is not None})
+            if not members and unit.at in self.parts:
+                return []
         if command is not None and not members and command.request in ("all_shards", "all_nodes"):
             members = self.routes.leaders if command.response != "special" else []
         if members:
@@ -269,20 +269,25 @@ class _Request:
     def settle(self, units: Sequence[_Unit], last: bool = False) -> list[_Unit]:
         """Take over replies, and return the units to send again. With ``last``, there is no further attempt."""
         left: list[_Unit] = []
+        executed: set[MemberAddress | None] = set()
         for unit in units:
-            if left and _is(unit.calls[0], b"WAIT", b"WAITAOF"):  # it must cover the calls that are repeated
+            if left and _is(unit.calls[0], b"WAIT", b"WAITAOF"):  # another one must cover the calls that are repeated
+                if unit.member in executed:  # this one covers what was written over the same connection
+                    unit.keys = ()
+                    self.finish(unit)
                 if left[-1].at != unit.at:
                     left.append(_Unit(unit.at, unit.calls))
             elif not last and self._redirected(unit):
                 if unit.keys != () or not left or left[-1].at != unit.at:  # once, if it is sent to all leaders
                     left.append(unit)
             else:
+                executed.add(unit.member)
                 self.finish(unit)
         if left and self.race:  # the other replies were abandoned
             self.parts.clear()
             return [_Unit(0, self.calls, reply=left[0].reply)]
         for unit in left:
-            if unit.keys == () or _is(unit.calls[0], b"WAIT", b"WAITAOF"):
+            if unit.keys == ():
                 self.parts.pop(unit.at, None)
         return left
 
@@ -300,8 +305,6 @@ class _Request:
             return False
         unit.pinned = unit.asking = False
         unit.member = None
-        if asked is not None:
-            self.used.discard((unit.at, asked))
         if isinstance(reply, ClusterDownError):
             self.routes.stale = True
         elif asked is not None and isinstance(reply, AskError):

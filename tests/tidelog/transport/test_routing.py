@@ -194,6 +194,25 @@ def test_wait_is_repeated_with_the_calls_that_it_covers(members: Members) -> Non
     assert members.executed[-2:] == [(B, ("SET", KEYS_A[0], 1)), (B, ("WAIT", 1, 0))]
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_wait_covers_each_member_that_has_executed_calls(first: bool, members: Members) -> None:
+    """Also the one to which all calls were sent before it was known that there are several groups."""
+    members.send(plain("PING"))
+    members.executed.clear()
+    members.owners[slot_of(KEYS_A[1])] = B
+    members.refuse = members.redirecting
+    members.reply = lambda member, args: 0 if member == A else 1
+    sent = [plain("SET", key, 1) for key in KEYS_A[:2]] + [calls.wait(1)]
+    answered = None
+    if first:
+        moved = MovedError(f"{slot_of(KEYS_A[1])} {B.host}:{B.port}")
+        answered = A, ["OK", moved, 0]
+    assert members.send(*sent, answered=answered)[2] == 0
+    assert [words for member, words in members.executed if member == B] == [("SET", KEYS_A[1], 1), ("WAIT", 1, 0)]
+    waits = [words for member, words in members.executed if member == A and words[0] == "WAIT"]
+    assert len(waits) == (0 if first else 1), "the first one covers what was written before it, over its connection"
+
+
 def test_moved_calls_are_executed_once_and_the_map_is_read_again(members: Members) -> None:
     members.send(plain("PING"))
     members.executed.clear()
