@@ -15,6 +15,7 @@ from tests.tidelog.flows.serverkit import in_loop, running
 from tests.waiting import until
 from tidelog import Client
 from tidelog.flows import Flow
+from tidelog.flows.connectors.redis import subscriptions
 from tidelog.transport.slots import slot_of
 
 RECONNECT = {"retry": {"first": "50ms", "most": "200ms"}}
@@ -22,22 +23,12 @@ A, B = keys_of_both(4)  # of the lower and the upper half of the slots
 IN, OUT = [A[0], B[0]], [B[1], A[1]]  # each output is in the other half
 
 
-@pytest.fixture(scope="module")
-def groups() -> Iterator[Groups]:
-    with cluster() as servers:
-        yield Groups(servers)
-
-
 @pytest.fixture
 def client(groups: Groups) -> Iterator[Client]:
     for group in ("1", "2"):
         groups.leader(group).say("FLUSHALL")
-    with Client(url_of(groups)) as made:
+    with Client(groups.url(5)) as made:
         yield made
-
-
-def url_of(groups: Groups) -> str:
-    return "redis://" + ",".join(f"127.0.0.1:{node.port}" for node in groups.nodes) + "?socket_timeout=5"
 
 
 def copying(url: str) -> Flow:
@@ -76,7 +67,7 @@ def pending(client: Client) -> bool:
 
 @in_loop
 async def test_streams_while_slots_move(groups: Groups, client: Client) -> None:
-    async with running(copying(url_of(groups))):
+    async with running(copying(groups.url(5))):
         for round_ in range(2):
             fill(client, round_ * 40, 20)
             for key in (*IN, *OUT):
@@ -91,45 +82,107 @@ async def test_streams_while_slots_move(groups: Groups, client: Client) -> None:
 
 @in_loop
 async def test_a_leader_that_fails(groups: Groups, client: Client) -> None:
-    async with running(copying(url_of(groups))):
+    async with running(copying(groups.url(5))):
         fill(client, 0, 20)
         await copied(client, 20)
         node = groups.leader("2")
         await asyncio.to_thread(node.kill)
         await asyncio.to_thread(node.start)
         await asyncio.to_thread(groups.agree)
-        with Client(url_of(groups)) as other:
+        with Client(groups.url(5)) as other:
             fill(other, 20, 20)
             await copied(other, 40)
             await until(lambda: asyncio.to_thread(lambda: not pending(other)), "no entry is pending")
 
 
+def listening(url: str, seen: list[Any], **options: Any) -> Flow:
+    async def sink(value: Any) -> None:
+        seen.append(value)
+
+    made = Flow("listen")
+    made.connector("out", sink)
+    made.connector("in", "redis_pubsub", url=url, reconnect=RECONNECT, **options)
+    made.connect("in -> out")
+    return made
+
+
+async def subscribed(groups: Groups, *channels: str) -> None:
+    """Wait until each group with slots has a subscriber of each channel."""
+
+    def met() -> bool:
+        leaders = [groups.leader(name) for name in {owner for _, _, owner in groups.agree()["slots"]}]
+        return all(node.say("PUBSUB", "NUMSUB", each)[1] == 1 for node in leaders for each in channels)
+
+    await until(lambda: asyncio.to_thread(met), "the source has subscribed")
+
+
 @in_loop
 async def test_channels_of_both_groups(groups: Groups, client: Client) -> None:
-    """A source has the channels of one group, and a sink those of all."""
+    """Each message arrives once, also at a source with a pattern, wherever it is published."""
     seen: list[Any] = []
-    channels = (A[2], B[2])
-
-    async def sink(event: Any) -> None:
-        seen.append(event)
+    matching: list[Any] = []
+    channels = [A[2], B[2]]
 
     async def source() -> Any:
         for number in range(20):
             yield {"n": number, "to": channels[number % 2]}
 
-    url = url_of(groups)
-    listening = Flow("listen")
-    listening.connector("out", sink)
-    for at, channel in enumerate(channels):
-        listening.connector(f"in{at}", "redis_pubsub", url=url, channel=channel)
-        listening.connect(f"in{at} -> out")
     sending = Flow("send")
     sending.connector("in", source)
-    sending.connector("out", "redis_pubsub", url=url, channel="{to}")
+    sending.connector("out", "redis_pubsub", url=groups.url(5), channel="{to}")
     sending.connect("in -> out")
-    async with running(listening):
-        for channel in channels:
-            await until(lambda: client.redis.publish(channel, b'{"n": -1}'), "the source has subscribed")  # noqa: B023
+    patterns = {"pattern": "*"}
+    async with (
+        running(listening(groups.url(5), seen, channel=channels)),
+        running(listening(groups.url(5), matching, **patterns)),
+    ):
+        await subscribed(groups, *channels)
+        await until(lambda: all(node.say("PUBSUB", "NUMPAT") == 1 for node in groups.nodes), "the pattern")
         async with running(sending) as made, asyncio.timeout(20):
             await made.finished()
-        await until(lambda: len(seen) >= 22, "all messages have arrived")
+        for node in groups.nodes:  # a client of another kind sends them to any member
+            node.say("PUBLISH", channels[0], b'{"n": 20}')
+        await until(lambda: len(seen) >= 22 and len(matching) >= 22, "all messages have arrived")
+    for found in (seen, matching):
+        assert sorted(event["n"] for event in found) == [*range(20), 20, 20]
+
+
+@in_loop
+async def test_a_channel_whose_slot_moves(groups: Groups, client: Client) -> None:
+    """Messages of a publisher that has not seen the move arrive, too."""
+    seen: list[Any] = []
+    channel, slot = A[3], str(slot_of(A[3]))
+    async with running(listening(groups.url(5), seen, channel=channel)):
+        await subscribed(groups, channel)
+        assert client.redis.publish(channel, b"0")
+        for number, (at, to) in enumerate((("1", "2"), ("2", "1"))):
+            await asyncio.to_thread(groups.move, slot, to=to, at=at)
+            assert client.redis.publish(channel, b"1")
+            with Client(groups.url(5)) as other:
+                assert other.redis.publish(channel, b"2")
+            await until(lambda: len(seen) == 3 + 2 * number)  # noqa: B023
+    assert sorted(seen) == [0, 1, 1, 2, 2]
+
+
+@in_loop
+async def test_a_channel_that_moves_to_a_new_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The source began with one group. It continues when another one has all slots, and after a restart."""
+    monkeypatch.setattr(subscriptions, "CHECK", 0.05)
+    seen: list[Any] = []
+    with cluster() as servers:
+        groups = Groups(servers, groups=1)
+        async with running(listening(groups.url(5), seen, channel="news")):
+            await subscribed(groups, "news")
+            await asyncio.to_thread(groups.add)
+            for slots in ("8192-16383", "0-8191"):
+                await asyncio.to_thread(groups.move, slots, to="2")
+                await subscribed(groups, "news")
+                groups.leader(2).say("PUBLISH", "news", b"1")
+            await until(lambda: len(seen) == 2)
+            leader = groups.leader(2)
+            await asyncio.to_thread(leader.kill)
+            await asyncio.to_thread(leader.start)
+            await subscribed(groups, "news")
+            leader.say("PUBLISH", "news", b"2")
+            await until(lambda: len(seen) == 3)
+    assert seen == [1, 1, 2]

@@ -9,7 +9,8 @@ from tidelog.flows.api.connector import Outcome
 from tidelog.flows.api.event import Event
 from tidelog.flows.connectors.namedmessages import by_name, named_messages
 from tidelog.flows.connectors.payload import MessageReader, PayloadOptions, PayloadWriter
-from tidelog.flows.connectors.redis.base import BLOCK_MS, RedisConnector, check_url, checked_reply
+from tidelog.flows.connectors.redis.base import RedisConnector, check_url, checked_reply
+from tidelog.flows.connectors.redis.subscriptions import Subscriptions
 from tidelog.flows.connectors.templates import Template, fixed_text
 
 
@@ -42,7 +43,7 @@ class RedisPubSub(RedisConnector):
         self._channels = _list(options.channel)
         self._channel = Template(self._channels[0] if self._channels else "")
         self._patterns = _list(options.pattern)
-        self._subscription: Any = None
+        self._subscriptions: Subscriptions | None = None
         self._reader = MessageReader(options)
         self._writer = PayloadWriter(options)
         self._left: list[Event] = []
@@ -52,29 +53,25 @@ class RedisPubSub(RedisConnector):
         if self.context.sink is not None and not self._channels:
             raise ConnectionError("a sink needs a channel, not a pattern")
         if self.context.source is not None:
-            self._subscription = self.server().pubsub(ignore_subscribe_messages=True)
-            if self._channels:
-                await checked_reply(self._subscription.subscribe(*map(fixed_text, self._channels)))
-            if self._patterns:
-                await checked_reply(self._subscription.psubscribe(*self._patterns))
+            assert self._client is not None  # noqa: S101 - connected
+            channels = list(map(fixed_text, self._channels))
+            self._subscriptions = Subscriptions(self._client, channels, self._patterns)
+            await checked_reply(self._subscriptions.open())
 
     async def close(self) -> None:
-        subscription, self._subscription = self._subscription, None
+        await self._read.cancel()  # of the subscriptions
+        subscriptions, self._subscriptions = self._subscriptions, None
+        if subscriptions is not None:
+            await subscriptions.close()
         await super().close()
-        if subscription is not None:
-            await subscription.aclose()
 
     async def pull(self, limit: int) -> list[Event] | None:
-        subscription = self._subscription
-        if subscription is None:
+        subscriptions = self._subscriptions
+        if subscriptions is None:
             raise ConnectionError("not connected")
         if not self._left:
-            message = await self.blocking(lambda: subscription.get_message(timeout=BLOCK_MS / 1000))
-            while message is not None:
+            for message in await self.blocking(lambda: subscriptions.next(limit)) or ():
                 self._left += self._events(message)
-                if len(self._left) >= limit:
-                    break
-                message = await checked_reply(subscription.get_message(timeout=0))
         events, self._left = self._left[:limit], self._left[limit:]
         return events
 
