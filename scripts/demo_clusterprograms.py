@@ -20,7 +20,7 @@ from typing import Any, Final
 from examples.jobs_clicks import Click
 from scripts.demo_output import promise, say
 from tidelog.cluster import view
-from tidelog.quickstart import attached
+from tidelog.operating import attached
 from tidelog.testing import free_port
 from tidelog.topics import Topic
 from tidelog.transport.access import Access

@@ -7,7 +7,8 @@
 
 The engine is a separate process that runs the registry's jobs, so a test can also use ``tidelog jobs``.
 
-Rule 1: The process has its own session, so that everything it has started ends with it.
+Rule 1: The process has its own session, so that everything it has started ends with it. It ends if this process ends,
+        even by SIGKILL (``attached``).
 Rule 2: Jobs are idle if, at one time, all entries have been read. ``idle`` therefore checks twice and requires that no
         epoch was published between the checks: a job's outputs may be another's inputs.
 """
@@ -35,6 +36,7 @@ from tidelog.jobs.errors import JobError
 from tidelog.jobs.loading import load
 from tidelog.jobs.registry import registry, targets
 from tidelog.jobs.registry.overview import JobOverview, JobsOverview, overview
+from tidelog.operating import attached
 from tidelog.testing import Server
 from tidelog.transport.access import Access
 
@@ -68,8 +70,9 @@ class EngineTest:
         if not self.running:
             with self._log.open("ab") as log:
                 self._process = subprocess.Popen(
-                    self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-                )
+                    self._command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True,
+                    env=os.environ | {"PYTHONPATH": f"{os.getcwd()}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
+                )  # fmt: skip
 
     def stop(self) -> None:
         """Send SIGTERM, so that current epochs are finished. After STOP seconds, the process is killed."""
@@ -86,6 +89,8 @@ class EngineTest:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+            assert self._process.stdin is not None  # noqa: S101 - a pipe
+            self._process.stdin.close()
             self._process = None
 
     def signal(self, number: signal.Signals) -> None:
@@ -148,8 +153,8 @@ def running_engine(
     folder = Path(tempfile.mkdtemp(prefix="tidelog-engine-"))
     path = tuple(dict.fromkeys(os.path.abspath(each) for each in sys.path if Path(each or ".").is_dir()))
     command = [
-        sys.executable, "-m", "tidelog.cli", "jobs", "engine", "--url", server.url, "--name", name, "--master", master,
-        "--state-dir", str(folder / "state"), "--store", store, "--lease", str(lease), *options,
+        sys.executable, "-P", attached.__file__, "tidelog.cli", "jobs", "engine", "--url", server.url, "--name", name,
+        "--master", master, "--state-dir", str(folder / "state"), "--store", store, "--lease", str(lease), *options,
         *(word for each in path for word in ("--path", each)),
     ]  # fmt: skip
     engine = EngineTest(server, command, folder)

@@ -4,6 +4,7 @@
     redaction      URLs without their secrets, for logs, errors and status
     signals        signal handlers that are installed for a time and not inherited by child processes
     systemd        notifies systemd of the start and the state
+    attached       runs a program until the process that started it ends
     tasks          waiting for events, and tasks in the background
     terminal       output without control characters
     tables         tables, pairs, sizes and durations

@@ -6,7 +6,6 @@
     shop      the sample app: its topics, and a worker that fails for some orders
     history   the data of the previous day, appended once
     samples   the process that appends the data and runs the worker
-    attached  runs a program until the process that started it ends
     process   starts and stops the server, the console, and the samples
 
 Rule 1: quickstart writes only to a new or empty directory, and to one that it has created.

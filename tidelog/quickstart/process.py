@@ -25,8 +25,9 @@ from tidelog.client.asyncclient import AsyncClient
 from tidelog.console.application import ConsoleOptions, ConsoleServer
 from tidelog.console.errors import ConsoleError
 from tidelog.console.pages.nextsteps import NextSteps
+from tidelog.operating import attached
 from tidelog.operating.signals import ENDING, handling
-from tidelog.quickstart import attached, history, ports
+from tidelog.quickstart import history, ports
 from tidelog.quickstart.errors import QuickstartError
 from tidelog.quickstart.folder import opened
 from tidelog.serverprogram import server_environment

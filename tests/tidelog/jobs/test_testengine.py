@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +19,7 @@ import msgspec
 import pyarrow as pa
 
 from tests.tidelog.spark.sparkkit import require_spark
+from tests.waiting import eventually
 from tidelog.jobs import JobError, MicroBatch, job
 from tidelog.jobs.testengine import running_engine
 from tidelog.testing import running_server
@@ -80,3 +88,35 @@ def test_a_job_that_no_module_has_is_refused() -> None:
 
     with running_server() as server, pytest.raises(JobError, match="not an attribute"), running_engine(server, local):
         pass
+
+
+OWNER = """
+import sys
+from tidelog.jobs.testengine import running_engine
+from tidelog.testing import running_server
+with running_server() as server, running_engine(server) as engine:
+    print(server.pid, engine._process.pid, engine.folder, server.directory, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_the_engine_ends_if_its_test_is_killed() -> None:
+    with subprocess.Popen([sys.executable, "-c", OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
+        assert owner.stdout is not None
+        server, engine, *folders = owner.stdout.readline().decode().split()
+        owner.kill()
+    try:
+        eventually(lambda: not running(int(engine)), "the engine has ended")
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(int(server), signal.SIGKILL)  # it survives the process that started it
+        for each in folders:
+            shutil.rmtree(each)
+
+
+def running(pid: int) -> bool:
+    """Whether a process runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
