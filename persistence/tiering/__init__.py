@@ -2,6 +2,7 @@
 
     helper       the process that does the copying; the server starts it and sends it requests
     freeing      finds nodes whose entries can leave the store, because objects have them
+    following    the same on a replica, with the objects of its leader
     reader       another process, which reads entries back into the disk cache
     tieringpass  one pass over all streams: entries become objects, which manifests then list
     manifests    the manifests of the streams in the object store

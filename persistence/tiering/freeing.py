@@ -5,6 +5,9 @@ these nodes (``Store.free``). This is independent of the pass that wrote the obj
 a process is killed in between, and a server that begins to free space also frees what was copied before.
 
 Nodes stay in the store if they have deleted entries, if two sections share them, or if they are small.
+
+Decision: each replica compares its own store with the objects, and applies no record of its leader. Its nodes can have
+other borders and other blobs than those of the leader. The cost is one read of each object per server.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from persistence.tiering.objectstore import HistoryStore, HistoryStoreError, Mis
 from persistence.tiering.source import StoredStream, StoreView
 from resp.errors import CorruptError
 from storage.history import objectfile
-from storage.history.manifest import Part
+from storage.history.manifest import Manifest, Part
 from storage.history.objectfile import SectionRecord
 from storage.history.section import SectionEntries
 from storage.nodes.node import HEADER
@@ -60,26 +63,30 @@ class Freeing:
         for sid in self._freed.keys() - sids:
             del self._freed[sid]
 
-    def free(self, directory: Path, sid: int, name: bytes, number: int, end: int, before: int) -> None:
-        """Compare the nodes of a stream with the version ``number`` of its manifest, which ends at ordinal ``end``.
+    def compared_to(self, sid: int) -> int:
+        """Return the ordinal up to which the nodes of a stream were compared."""
+        return self._freed.get(sid, 0)
+
+    def free(self, directory: Path, manifest: Manifest, before: int) -> None:
+        """Compare the nodes of a stream with the objects that a manifest lists.
 
         ``directory``: of the store. ``before``: see ``PassRequest``. Raises HistoryStoreError, CorruptError, OSError.
         """
-        if self._freed.get(sid, 0) >= end:
-            return
-        lo = self._freed.get(sid, 0)
-        manifest = self._manifests.load(name, number)
-        if manifest.sid != sid:  # of another stream with this name; the next pass replaces it
-            return
+        sid, name = manifest.sid, manifest.stream
+        lo = self.compared_to(sid)
         for part in self._parts(manifest.parts, name, lo):
             with source.opened(directory) as view:
                 stream = view.stream(sid)
                 if stream is None or stream.name != name:
                     return
-                wanted = [first for first, _ in view.whole_nodes(stream, max(lo, part.first_ord), part.end_ord, before)]
+                lo = max(lo, part.first_ord)
+                wanted = [first for first, _ in view.whole_nodes(stream, lo, part.end_ord, before)]
+                stop = view.due_to(stream, lo, part.end_ord, before)
             if wanted:
                 self._compare(directory, stream, part, wanted, before)
-            self._freed[sid] = part.end_ord
+            self._freed[sid] = lo = stop
+            if stop < part.end_ord:  # the store of a replica, or its last checkpoint, is behind the manifest
+                return
 
     def _parts(self, parts: tuple[Part, ...], stream: bytes, lo: int) -> Iterator[Part]:
         for part in parts:

@@ -3,7 +3,9 @@
 A process rather than a thread: encoding takes the GIL for seconds, and a driver that hangs can only be killed with its
 process. It reads requests from standard input, one JSON object per line, and writes lines to standard output:
 
-    {"url": ..., "server": ID, "seconds": 60}      the first line: the prefix, its owner, the limit of each call
+    {"url": ..., "server": ID, "seconds": 60, "follows": false}
+                                                   the first line: the prefix, its owner ("": unknown), the limit of a
+                                                   call, and whether this is a replica (``following``)
     {"directory": ..., "epoch": 0, "before": ms, "offset": -1, "frees": false, "seconds": 60}
                                                    a pass, see ``PassRequest``
 
@@ -31,6 +33,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TextIO
 
+from persistence.tiering.following import Following
 from persistence.tiering.freeing import FreedNode, Freeing
 from persistence.tiering.manifests import ManifestStore
 from persistence.tiering.objectstore import HistoryStore, HistoryStoreError
@@ -53,16 +56,26 @@ class Helper:
         self._server: str = first["server"]
         self._manifests = ManifestStore(self._store, self._server, lambda text: self._write(warning=text))
         self._freeing = Freeing(self._store, self._manifests, self._found, self._progress)
+        self._following: Following | None = None
+        if first["follows"]:
+            self._following = Following(
+                self._store, self._server, self._found, self._progress, lambda text: self._write(warning=text)
+            )
 
     def begin(self) -> None:
         """Check the object store and the owner of the prefix. Raises HistoryStoreError, CorruptError."""
-        check_store(self._store)
-        claim(self._store, self._server)
+        if self._following is None:
+            check_store(self._store)
+            claim(self._store, self._server)
         self._write(done=True, complete=True, problems=[])
 
     def serve(self, request: dict[str, Any]) -> None:
         """Run a pass. Raises HistoryStoreError, CorruptError, OSError."""
         self._store.seconds = request["seconds"]
+        if self._following is not None:
+            problems = self._following.run(Path(request["directory"]), request["before"])
+            self._write(done=True, complete=True, problems=problems)
+            return
         wanted = PassRequest(
             Path(request["directory"]), request["epoch"], request["before"], request["offset"], request["frees"]
         )
@@ -78,7 +91,10 @@ class Helper:
         self._freeing.forget(set(copied))
         for sid, known in list(copied.items()):
             try:
-                self._freeing.free(wanted.directory, sid, known.name, known.number, known.end_ord, wanted.before)
+                if self._freeing.compared_to(sid) < known.end_ord:
+                    manifest = self._manifests.load(known.name, known.number)
+                    if manifest.sid == sid:  # otherwise, of another stream with this name; the next pass replaces it
+                        self._freeing.free(wanted.directory, manifest, wanted.before)
             except CorruptError as error:
                 problems.append(f"stream {known.name!r}: {error}")
 

@@ -44,6 +44,24 @@ def claim(store: HistoryStore, server: str) -> None:
             ) from None
         store.create(owner.NAME, content)
         found = owner.decode(store.read(owner.NAME))
+    _require(store, found, server)
+
+
+def owner_of(store: HistoryStore, server: str) -> str:
+    """Return the ID of the owner of the prefix; "" if it has none yet.
+
+    ``server``: the only owner that is allowed; "": any. Raises HistoryStoreError, CorruptError.
+    """
+    try:
+        found = owner.decode(store.read(owner.NAME))
+    except MissingFileError:
+        return ""
+    if server:
+        _require(store, found, server)
+    return found
+
+
+def _require(store: HistoryStore, found: str, server: str) -> None:
     if found != server:
         raise HistoryStoreError(
             f"{store.url} belongs to another server or server group (ID {found}; this one has {server}): choose another"

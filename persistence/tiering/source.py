@@ -143,6 +143,16 @@ class StoreView:
             if not stream.tombstones or not self._tombstones(stream.sid, first, end).count(first, end):
                 yield first, (key, end, blob)
 
+    def due_to(self, stream: StoredStream, lo: int, hi: int, before: int) -> int:
+        """Return the ordinal in [lo, hi] up to which all nodes are due."""
+        for key, _, below in self._keys(stream.sid, lo):
+            first: int = NODE_KEY.unpack(key)[1]
+            if first >= hi:
+                break
+            if below is None or not _is_older(below, before):
+                return max(lo, first)
+        return min(hi, max(lo, stream.next_ord))
+
     def living(self, stream: StoredStream, first: int, end: int, blob: bytes) -> StoredEntries:
         """Return the living entries of the node of [first, end). Raises CorruptError."""
         return self._living(stream, first, first, end, blob)

@@ -344,8 +344,8 @@ _HISTORY = (
               "Seconds after which a call to the object store fails. A helper process that is silent for 15 seconds "
               "longer is killed.", low=1, high=3600),
     Directive("tier-free", "yesno", "no",
-              "Whether entries that the leader has copied leave its store. They are then only in the object store, and "
-              "reads fetch them from there. See [history.md](history.md) before you set it."),
+              "Whether entries that the leader has copied leave the store of this server. They are then only in the "
+              "object store, and reads fetch them from there. See [history.md](history.md) before you set it."),
     Directive("tier-cache", "memory", "1gb",
               "Disk space for entries that were read back from the object store, in `DIR/tier-cache`.", low=64 * MB),
 )

@@ -1,10 +1,11 @@
 """Schedules the passes of the helper process, and keeps their statistics.
 
-Rule 1: only a leader runs a helper; in a server group, one with a valid lease. The helper is killed when this ends.
+Rule 1: only a leader copies; in a server group, one with a valid lease. The helper is killed when this ends.
 Rule 2: an error never affects clients. The helper is replaced, and the next attempt follows after RETRY_MS.
 Rule 3: in a server group, and with ``replica-acks``, only confirmed records are copied.
 Rule 4: with ``tier-free``, nodes leave the store after the helper has compared them with the bytes that the object
-store returns (``persistence.tiering.freeing``). The store replaces a node only if it is the one that was compared.
+store returns (``persistence.tiering.freeing``). The store replaces a node only if it is the one that was compared. The
+helper of a replica does only this, with the objects of its leader.
 
 Decision: a pass runs every ``tier-interval`` and copies everything that is due, rather than each node as soon as it is
 due. The number of objects then depends on the interval, not on the number of nodes: one object per interval on a quiet
@@ -29,6 +30,7 @@ from respserver.tiering.historyreads import HistoryReads
 
 RETRY_MS: Final = 30_000  # after an error, at most
 SOON_MS: Final = 1000  # until the rest of a pass that met unconfirmed records, and after an error, at least
+FOLLOWS: Final = -1  # instead of the epoch of a leader: a replica that frees space
 AGELESS: Final = -1  # see ``persistence.tiering.source``
 LONGEST_ERROR: Final = 1000  # characters
 FREED: Final = 2000  # nodes that the store replaces in one transaction
@@ -58,7 +60,8 @@ class Tiering(ServerPart):
         self._group = group
         self._task: asyncio.Task[None] | None = None
         self._helper: HelperProcess | None = None
-        self._began = 0  # the epoch for which the helper was started
+        self._began = 0  # the epoch for which the helper was started, or FOLLOWS
+        self._follows = False  # this server was a replica that frees space
         self._idle_since: int | None = None  # ms (monotonic): end of the last pass; None: there was none
         self._retry: int | None = None  # ms until the next pass; None: tier-interval
         self._covered = 0  # ms since epoch: start of the last complete pass; 0: none yet
@@ -92,7 +95,8 @@ class Tiering(ServerPart):
         if not self._config.tier_url:
             return
         epoch = self._epoch()
-        if epoch is None:  # the next leader has a lag; this server begins again if it leads again
+        if epoch is None or (epoch == FOLLOWS) != self._follows:  # a lag is that of a leader; this server begins again
+            self._follows = epoch == FOLLOWS
             self._covered, self._idle_since, self._error, self._works = 0, None, "", False
         if self._helper is not None and epoch != self._began:
             self._helper.kill()
@@ -116,9 +120,13 @@ class Tiering(ServerPart):
         await self._end_helper()
 
     def _epoch(self) -> int | None:
-        """Return the epoch in which this server leads, 0 without a server group; None if it does not lead."""
-        if self._data.follower or self._gates.loading:
+        """Return the epoch in which this server leads, 0 without a server group. Return FOLLOWS on a replica that frees
+        space. None: there is nothing to do."""
+        if self._gates.loading:
             return None
+        if self._data.follower:
+            joined = self._group is None or self._group.group_id
+            return FOLLOWS if self._config.tier_free and joined else None
         if self._group is None:
             return 0
         return self._group.epoch_led or None
@@ -131,7 +139,7 @@ class Tiering(ServerPart):
         except HelperError as error:
             self._retry = min(RETRY_MS, max(self._config.tier_interval * 1000, SOON_MS))
             await self._end_helper()
-            if self._epoch() == epoch:  # otherwise, it was killed because this server does not lead
+            if self._epoch() == epoch:  # otherwise, it was killed because the server has another role
                 self._fail(str(error))
         except Exception as error:  # noqa: BLE001 - a bug must not end the passes
             self._retry = RETRY_MS
@@ -152,14 +160,15 @@ class Tiering(ServerPart):
         config = self._config
         if self._helper is None or self._began != epoch:
             await self._end_helper()
-            server = self._owner()
+            follows = epoch == FOLLOWS
+            server = self._owner(follows)
             self._began = epoch
             self._helper = await HelperProcess.start(self._note)
-            first = {"url": config.tier_url, "server": server, "seconds": config.tier_timeout}
+            first = {"url": config.tier_url, "server": server, "seconds": config.tier_timeout, "follows": follows}
             await self._helper.request(first, config.tier_timeout)
         age = config.tier_after * 1000
         request = {
-            "directory": str(self._data.disk.store.path.parent), "epoch": epoch, "offset": self._confirmed(),
+            "directory": str(self._data.disk.store.path.parent), "epoch": max(0, epoch), "offset": self._confirmed(),
             "before": now - age if age else AGELESS, "seconds": config.tier_timeout, "frees": config.tier_free,
         }  # fmt: skip
         line = await self._helper.request(request, config.tier_timeout)
@@ -167,18 +176,24 @@ class Tiering(ServerPart):
             self._fail("; ".join(line["problems"]))
             return
         if not self._works:
-            self._logger.notice(f"History is copied to {config.tier_url}")
+            does = "leaves the store if it is in" if epoch == FOLLOWS else "is copied to"
+            self._logger.notice(f"History {does} {config.tier_url}")
         self._works, self._error = True, ""
         self._passes += 1
+        if epoch == FOLLOWS:
+            return
         if line["complete"]:
             self._covered = now
         else:
             self._retry = SOON_MS
 
-    def _owner(self) -> str:
-        """Return the ID that owns the prefix: that of the server group or of this server. Raises HelperError."""
+    def _owner(self, follows: bool) -> str:
+        """Return the ID that owns the prefix: that of the server group or of this server; "" on a replica without a
+        group. Raises HelperError."""
         if self._group is not None:
             return self._group.group_id
+        if follows:
+            return ""
         try:
             self._server_id = nodeid.load(Path(self._config.dir))
             return self._server_id
@@ -231,8 +246,9 @@ class Tiering(ServerPart):
         self._errors += 1
         if error != self._error:
             self._error = error
+            what = "be compared with" if self._follows else "be copied to"
             self._logger.warning(
-                f"History can't be copied to {self._config.tier_url}: {error}. Nothing is lost, and writes continue"
+                f"History can't {what} {self._config.tier_url}: {error}. Nothing is lost, and writes continue"
             )
 
     async def _end_helper(self) -> None:

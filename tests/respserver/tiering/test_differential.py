@@ -1,4 +1,7 @@
-"""Random commands get the same replies from a server that frees everything and from one without tiering."""
+"""Random commands get the same replies from a server that frees everything and from one without tiering.
+
+A replica that frees its own nodes has the same entries.
+"""
 
 from __future__ import annotations
 
@@ -84,15 +87,40 @@ def save(servers: tuple[Server, Server], clients: tuple[Raw, Raw]) -> None:
     empty_cache(servers[0])
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long), pytest.param(3, marks=pytest.mark.long)])
+def compare(replica: Server, client: Raw, restarted: bool) -> int:
+    """Compare the streams of a replica, whose nodes were freed, with those of another server. Return their number."""
+    with Raw(replica.port) as reader:
+        for key in ("a", "b"):
+            last = client("XINFO", "STREAM", key)[7]
+            eventually(lambda key=key, last=last: reader("XINFO", "STREAM", key)[7] == last)  # type: ignore[misc]
+        assert reader("SAVE") == b"OK"
+        passes = int(fields(reader)["tier_passes"]) + 2
+        eventually(lambda: int(fields(reader)["tier_passes"]) >= passes, f"a pass failed: {fields(reader)}")
+        empty_cache(replica)
+        freed = int(fields(reader)["tier_freed_nodes"])
+    if restarted:
+        replica.kill()
+        replica.start()
+    with Raw(replica.port) as reader:
+        for key in ("a", "b"):
+            theirs = client("XRANGE", key, "-", "+")
+            eventually(lambda key=key, theirs=theirs: reader("XRANGE", key, "-", "+") == theirs)  # type: ignore[misc]
+    return freed
+
+
+LONG = (pytest.mark.long, pytest.mark.timeout(600))
+
+
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=LONG), pytest.param(3, marks=LONG)])
 def test_replies_are_the_same(tmp_path: Path, seed: int) -> None:
     program = Program(seed)
     options: dict[str, Any] = {"save": "", "node_cache_size": "0"}
     with tiered(tmp_path, tier_free="yes", **options) as one, \
+            tiered(tmp_path, tier_free="yes", replicaof=f"{one.host} {one.port}", **options) as replica, \
             running_server(stream_node_max_entries=10, **options) as other:  # fmt: skip
         servers = one, other
         clients = Raw(one.port), Raw(other.port)
-        freed = fetched = 0
+        freed = fetched = replica_freed = 0
         for step in range(400 if seed == 1 else 3000):
             for words in program.commands():
                 theirs, ours = (shown(client(*words)) for client in reversed(clients))
@@ -101,6 +129,7 @@ def test_replies_are_the_same(tmp_path: Path, seed: int) -> None:
                 empty_cache(one)
             if step % 200 == 199:
                 save(servers, clients)
+                replica_freed += compare(replica, clients[1], restarted=step % 800 == 799)
                 found = fields(clients[0])
                 freed, fetched = freed + int(found["tier_freed_nodes"]), fetched + int(found["tier_fetched_nodes"])
                 if step % 400 == 399:  # both, since a start seals nodes at other places
@@ -113,4 +142,5 @@ def test_replies_are_the_same(tmp_path: Path, seed: int) -> None:
         for client in clients:
             client.close()
         assert freed > 10
+        assert replica_freed > 10
         assert fetched > 10

@@ -209,7 +209,9 @@ def test_an_object_store_that_is_away_or_damaged(tmp_path: Path) -> None:
 def test_replicas_have_the_references(tmp_path: Path) -> None:
     target = tmp_path / "target"
     with freed(target) as (server, entries):
-        follow: dict[str, Any] = {"replicaof": f"{server.host} {server.port}", "node_cache_size": "0", "save": ""}
+        follow: dict[str, Any] = {
+            "replicaof": f"{server.host} {server.port}", "node_cache_size": "0", "save": "", "tier_free": "yes",
+        }  # fmt: skip
         with tiered(target, **follow) as replica, Raw(replica.port) as reader:
             eventually(lambda: reader("XLEN", "a") == COUNT)
             assert reader("XRANGE", "a", "-", "+") == entries

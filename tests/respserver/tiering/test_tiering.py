@@ -148,14 +148,14 @@ def test_the_next_leader_of_a_group_continues(tmp_path: Path) -> None:
         "group": "tide", "coordinator": f"file://{tmp_path}/coordinator", "min_in_sync": 1, "group_lease": 2000,
     }  # fmt: skip
     with tiered(target, **group) as one, tiered(target, **group) as two:
-        leader, other = eventually(lambda: _leader_of(one, two))
+        leader, other = eventually(lambda: leader_of(one, two))
         with Raw(leader.port) as client, Raw(other.port) as reader:
             await_copy(target, add(client, 45))
             assert helpers(other) == []
             eventually(lambda: reader("XLEN", "a") == 45)
             eventually(lambda: b"group_in_sync:2" in client("INFO", "replication"))
         leader.kill()
-        eventually(lambda: _leads(other))
+        eventually(lambda: leads(other))
         with Raw(other.port) as client:
             entries = eventually(lambda: _added(client))
             await_copy(target, entries)
@@ -163,14 +163,14 @@ def test_the_next_leader_of_a_group_continues(tmp_path: Path) -> None:
         assert len({name.partition("-")[0] for name in names}) == 2, "the epochs of both leaders"
 
 
-def _leads(server: Server) -> bool:
+def leads(server: Server) -> bool:
     with Raw(server.port) as client:
         found = client("INFO", "replication")
     return b"role:master" in found and b"group_phase:leading" in found
 
 
-def _leader_of(one: Server, two: Server) -> tuple[Server, Server] | None:
-    return (one, two) if _leads(one) else (two, one) if _leads(two) else None
+def leader_of(one: Server, two: Server) -> tuple[Server, Server] | None:
+    return (one, two) if leads(one) else (two, one) if leads(two) else None
 
 
 def _added(client: Raw) -> list[Entry]:

@@ -1,0 +1,113 @@
+"""Replicas that free space: each one compares its own store with the objects of its leader."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from tests.persistence.tiering.kit import Entry
+from tests.respserver.tiering.test_freeing import COUNT, FREED, add, empty_cache, wait_until_freed
+from tests.respserver.tiering.test_tiering import alive, await_copy, fields, helpers, leader_of, leads, tiered
+from tests.waiting import eventually
+from tests.wire.rawclient import Raw
+from tidelog.testing import Server
+
+OPTIONS: dict[str, Any] = {"tier_free": "yes", "node_cache_size": "0", "save": ""}
+
+
+def saved(reader: Raw, length: int) -> None:
+    """Wait until a replica has the entries of the stream "a", and let it write a checkpoint."""
+    eventually(lambda: reader("XLEN", "a") == length)
+    assert reader("SAVE") == b"OK"
+
+
+def test_a_replica_frees_what_its_leader_has_copied(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.mkdir()
+    with tiered(target, save="", node_cache_size="0") as server, Raw(server.port) as client:
+        follow: dict[str, Any] = {**OPTIONS, "replicaof": f"{server.host} {server.port}"}
+        with tiered(target, **follow) as replica, Raw(replica.port) as reader:
+            entries = add(client, COUNT)
+            eventually(lambda: int(fields(client)["tier_entries"]) >= 200)
+            assert fields(reader)["tier_freed_nodes"] == "0", "its store has no entries before its checkpoint"
+            saved(reader, COUNT)
+            wait_until_freed(reader, FREED)
+            assert fields(client)["tier_freed_nodes"] == "0", "its leader does not free space"
+            empty_cache(replica)
+            assert reader("XRANGE", "a", "-", "+") == entries
+            assert int(fields(reader)["tier_fetched_nodes"]) == FREED
+            found = fields(reader)
+            assert (found["tier_last_status"], found["tier_lag_seconds"]) == ("ok", "-1")
+            # more entries, deletions, and evictions within nodes that are only in the object store
+            assert client("XDEL", "a", "75-0", "76-0") == 2
+            assert client("XTRIM", "a", "MAXLEN", 150) == COUNT - 2 - 150
+            more = add(client, 40, first=1001)
+            empty_cache(replica)
+            saved(reader, 190)
+            wait_until_freed(reader, FREED + 3)
+            assert reader("XRANGE", "a", "-", "+") == more
+            # a kill of its helper, and of the replica
+            (helper,) = eventually(lambda: _copiers(replica))
+            os.kill(helper, signal.SIGKILL)
+            eventually(lambda: _copiers(replica) not in ([], [helper]))
+            replica.kill()
+            replica.start()
+            empty_cache(replica)
+            with Raw(replica.port) as reader:
+                eventually(lambda: reader("XRANGE", "a", "-", "+") == more)
+                assert reader("CONFIG", "SET", "tier-free", "no") == b"OK"
+                eventually(lambda: _copiers(replica) == [], "nothing to do for the helper")
+
+
+def _copiers(server: Server) -> list[int]:
+    """Return the process IDs of the helpers, without those that read."""
+    return [pid for pid in helpers(server) if b"tiering.helper" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def _added(client: Raw, length: int, first: int = 1) -> list[Entry]:
+    """Append entries up to a length. Return all entries; [] if the server is not yet writable."""
+    count = length - int(client("XLEN", "a"))
+    if isinstance(client("XADD", "b", "*", "f", "v"), str):
+        return []
+    entries = add(client, count, first=first)
+    assert len(entries) == length
+    return entries
+
+
+def _group(path: Path) -> dict[str, Any]:
+    return {"group": "tide", "coordinator": f"file://{path}/coordinator", "min_in_sync": 1, "group_lease": 5000}
+
+
+def test_the_next_leader_of_a_group_reads_frees_and_copies_on(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.mkdir()
+    group = _group(tmp_path)
+    with tiered(target, **group, **OPTIONS) as one, tiered(target, **group, **OPTIONS) as two:
+        leader, other = eventually(lambda: leader_of(one, two))
+        with Raw(leader.port) as client, Raw(other.port) as reader:
+            entries = eventually(lambda: _added(client, COUNT))
+            saved(reader, COUNT)
+            wait_until_freed(client, FREED)
+            wait_until_freed(reader, FREED)
+            (helper,) = _copiers(other)
+            eventually(lambda: b"group_in_sync:2" in client("INFO", "replication"))
+        leader.kill()
+        empty_cache(other)
+        eventually(lambda: leads(other))
+        with Raw(other.port) as client:
+            assert client("XRANGE", "a", "-", "+") == entries
+            eventually(lambda: not alive(helper), "the helper of the replica has ended")
+            more = eventually(lambda: _added(client, COUNT + 100, 1001))
+            await_copy(target, more)
+            wait_until_freed(client, FREED + 9)
+            empty_cache(other)
+            assert client("XRANGE", "a", "-", "+") == more
+        # the former leader is the replica now, and frees what the new one has copied
+        leader.start()
+        with Raw(leader.port) as reader:
+            saved(reader, len(more))
+            wait_until_freed(reader, 9)
+            empty_cache(leader)
+            assert reader("XRANGE", "a", "-", "+") == more
