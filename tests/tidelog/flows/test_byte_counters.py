@@ -15,9 +15,11 @@ from tests.tidelog.flows.byteskit import Reader, running, write
 from tests.tidelog.flows.netkit import url_of
 from tests.tidelog.flows.serverkit import in_loop
 from tests.tidelog.flows.servicekit import hosted
+from tests.tidelog.flows.sqlkit import sqlite_peer
 from tests.tidelog.flows.test_page import shown
 from tests.waiting import until
 from tidelog.flows import Flow
+from tidelog.flows.connectors.sql.columnvalues import size_of
 from tidelog.flows.runtime.runningflow import RunningFlow
 from tidelog.flows.service import samples
 from tidelog.flows.service.history import FlowHistory, FlowTotals
@@ -101,6 +103,25 @@ def test_streams(tidelog_server: Server) -> None:
                 assert 10_000 < received(one) < 11_000
 
     asyncio.run(main())
+
+
+def test_databases(tmp_path: Path) -> None:
+    """Text has its length, null 0, and any other value 8 bytes."""
+    peer = sqlite_peer(tmp_path / "shop.db")
+    peer.run("CREATE TABLE t (n INTEGER, name TEXT)")
+    rows = [{"n": 1, "name": "abc"}, {"n": 2, "name": None}]
+
+    async def main() -> None:
+        assert sent(await write(rows, "sql", url=peer.url, table="t")) == 19
+        reader = Reader("sql", url=peer.url, query="SELECT * FROM t")
+        async with running(reader.flow, started=False) as one:
+            await one.finished()
+            assert (received(one), len(reader.values)) == (19, 2)
+        assert sent(await write([{"n": 1}], "sql_query", url=peer.url, query="DELETE FROM t WHERE n = :n")) == 8
+
+    asyncio.run(main())
+    assert peer.run("SELECT n FROM t") == [(2,)]
+    assert size_of([{"a": [1, "bc"]}, b"xy", None, 1.5]) == 21
 
 
 FLOW = """

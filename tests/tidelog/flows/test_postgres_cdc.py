@@ -113,13 +113,16 @@ def test_a_snapshot_and_then_changes(shop: Shop) -> None:
 
     async def main() -> None:
         reader = shop.reader()
-        async with streaming(shop, reader):
+        async with streaming(shop, reader) as one:
+            counts = one.graph.sources["in"].counts
+            sizes = [counts["bytes"]]
             shop.insert(1201, 1204)
             shop.run(f"UPDATE {shop.name} SET name = 'x' WHERE id = 1")
             shop.run(f"UPDATE {shop.name} SET id = 5000 WHERE id = 2")
             shop.run(f"DELETE FROM {shop.name} WHERE id = 3")
             shop.run(f"TRUNCATE {shop.name}")
             await until(lambda: len(reader.values) == 1207)
+            sizes.append(counts["bytes"])
         assert ids(reader, "read") == list(range(1, 1201))
         assert ids(reader, "insert") == [1201, 1202, 1203]
         table = f"public.{shop.name}"
@@ -130,6 +133,8 @@ def test_a_snapshot_and_then_changes(shop: Shop) -> None:
             {"operation": "truncate", "table": table, "before": None, "after": None},
         ]
         assert reader.events[0].meta == {"operation": "read", "table": table}
+        assert sizes[0] == sum(len(f"{number}name {number}") for number in range(1, 1201))
+        assert sizes[1] > sizes[0]
         first, second = (each.meta for each in reader.events[1200:1202])
         assert {**first, "number": 2} == second
         assert first["number"] == 1

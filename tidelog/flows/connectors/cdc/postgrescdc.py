@@ -167,7 +167,8 @@ class PostgresCdcSource(Source):
         if not self._completing:
             found = await snapshot.more()
             if found is not None:
-                table, rows = found
+                table, rows, size = found
+                self.context.received(size)
                 for row in rows:
                     self._add(Change("read", table, None, row), {}, 0)
                 return

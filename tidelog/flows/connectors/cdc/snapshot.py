@@ -26,21 +26,21 @@ class TableSnapshot:
         await self._database.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         await self._database.run(f"SET TRANSACTION SNAPSHOT '{snapshot}'")
 
-    async def more(self) -> tuple[str, list[dict[str, Any]]] | None:
-        """Return (table, rows), or None if all tables were read."""
+    async def more(self) -> tuple[str, list[dict[str, Any]], int] | None:
+        """Return (table, rows, size of their values as text in bytes), or None if all tables were read."""
         while True:
             if self._table is None:
                 if not self._left:
                     return None
                 self._table = self._left.pop(0)
                 await self._declare(self._table)
-            rows = await self._fetch()
+            rows, size = await self._fetch()
             table = self._table
             if len(rows) < PORTION:
                 self._table = None
                 await self._database.run(f"CLOSE {_CURSOR}")
             if rows:
-                return table.name, rows
+                return table.name, rows, size
 
     async def _declare(self, table: PublishedTable) -> None:
         (found,) = await self._database.rows(
@@ -53,20 +53,25 @@ class TableSnapshot:
         source = f"{only}{quoted(table.schema)}.{quoted(table.table)}"
         await self._database.run(f"DECLARE {_CURSOR} NO SCROLL CURSOR FOR SELECT {columns} FROM {source}{where}")
 
-    async def _fetch(self) -> list[dict[str, Any]]:
+    async def _fetch(self) -> tuple[list[dict[str, Any]], int]:
         try:
             return await self._database.limited(self._rows())
         except (RowRejectedError, DatabaseBusyError) as error:
             raise ConnectionError(str(error)) from error
 
-    async def _rows(self) -> list[dict[str, Any]]:
+    async def _rows(self) -> tuple[list[dict[str, Any]], int]:
         cursor = await self._database.query(f"FETCH FORWARD {PORTION} FROM {_CURSOR}")
         result = cursor.pgresult
         assert result is not None  # noqa: S101 - of FETCH
         numbers = range(result.nfields)
         columns = [((result.fname(each) or b"").decode(), converter(result.ftype(each)), each) for each in numbers]
-        return [
-            {name: None if (value := result.get_value(row, at)) is None else convert(value.decode())
-             for name, convert, at in columns}
-            for row in range(result.ntuples)
-        ]  # fmt: skip
+        rows: list[dict[str, Any]] = []
+        size = 0
+        for row in range(result.ntuples):
+            values: dict[str, Any] = {}
+            for name, convert, at in columns:
+                value = result.get_value(row, at)
+                size += len(value or b"")
+                values[name] = None if value is None else convert(value.decode())
+            rows.append(values)
+        return rows, size

@@ -6,7 +6,7 @@ Rule 2: A number keeps its digits. A decimal that a float cannot represent exact
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Final
@@ -14,6 +14,7 @@ from typing import Any, Final
 from tidelog.flows.api.errors import RejectError
 from tidelog.flows.codecs.json import write_json
 
+FIXED: Final = 8  # bytes of a number, a boolean, or a time, see size_of()
 _SIMPLE: Final = frozenset((str, int, float, bool, bytes, type(None)))
 
 
@@ -40,6 +41,24 @@ def _check_text(text: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise RejectError(f"text can't be encoded as UTF-8: {error.reason}") from None
+
+
+def size_of(values: Iterable[Any]) -> int:
+    """Return the size of values in bytes, approximately: text has its number of characters, and null 0.
+
+    All other values have FIXED, because converting them to text would take longer than reading them from a row.
+    """
+    size = 0
+    for value in values:
+        if isinstance(value, (str, bytes, bytearray, memoryview)):
+            size += len(value)
+        elif isinstance(value, Mapping):
+            size += size_of(value) + size_of(value.values())
+        elif isinstance(value, (list, tuple)):
+            size += size_of(value)
+        elif value is not None:
+            size += FIXED
+    return size
 
 
 def plain(value: Any) -> Any:

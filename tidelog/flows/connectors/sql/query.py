@@ -50,7 +50,8 @@ class SqlQuerySink(Sink):
             self._databases.append(options.database(f"tidelog {self.context.flow}.{self.context.name}"))
             await self._databases[-1].open()
         self._statement = Statement(options.query, self._databases[-1].dialect)
-        self._writes = RowWrites(self._databases, options.max_rows if self.context.responds() else None)
+        most = options.max_rows if self.context.responds() else None
+        self._writes = RowWrites(self._databases, self.context.sent, most)
 
     async def close(self) -> None:
         databases, self._databases = self._databases, []

@@ -17,7 +17,7 @@ from typing import Any, Final
 from tidelog.flows.api.event import Event
 from tidelog.flows.connectors.positionfile import load_position, save_position
 from tidelog.flows.connectors.settledprefix import SettledPrefix
-from tidelog.flows.connectors.sql.columnvalues import plain
+from tidelog.flows.connectors.sql.columnvalues import plain, size_of
 from tidelog.flows.connectors.sql.database import DatabaseConnection, RowStream
 from tidelog.flows.connectors.sql.options import SqlOptions
 from tidelog.flows.connectors.sql.statements import Statement
@@ -68,17 +68,23 @@ class RowReader:
         """Return whether the result of a query has not ended."""
         return self._stream is not None
 
-    async def fill(self, database: DatabaseConnection) -> None:
-        """Read rows until some are available, or the result ends. Without a result, execute the query first."""
+    async def fill(self, database: DatabaseConnection) -> int:
+        """Read rows until some are available, or the result ends. Without a result, execute the query first.
+
+        Return the size of the rows in bytes.
+        """
+        size = 0
         if self._stream is None:
             statement = Statement(self._options.query or "", database.dialect)
             self._stream = await database.read(statement.sql, [self._read] * len(statement.names))
         while self._stream is not None and not self.available:
             names, rows = await self._stream.fetch(PORTION)
+            size += sum(map(size_of, rows))
             self._rows += (dict(zip(names, row, strict=True)) for row in rows)
             if len(rows) < PORTION:
                 stream, self._stream = self._stream, None
                 await stream.close()
+        return size
 
     def take(self, limit: int) -> list[Event]:
         """Return at most ``limit`` rows. Raises ValueError if the cursor is not valid."""

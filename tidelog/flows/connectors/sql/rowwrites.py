@@ -18,7 +18,7 @@ from tidelog.flows.api.errors import RejectError
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import OK, REJECT, RETRY
 from tidelog.flows.connectors.batchmembers import members
-from tidelog.flows.connectors.sql.columnvalues import plain
+from tidelog.flows.connectors.sql.columnvalues import plain, size_of
 from tidelog.flows.connectors.sql.database import DatabaseBusyError, DatabaseConnection, RowRejectedError
 
 SqlCall = tuple[str, tuple[Any, ...]]  # a statement and its parameters
@@ -41,11 +41,14 @@ class RowWrites:
     """The connections of a sink."""
 
     def __init__(
-        self, databases: Sequence[DatabaseConnection], max_rows: int | None = None, *, stops: bool = False
-    ) -> None:
-        """max_rows: maximum number of rows of a result; None: results are not wanted. stops: after a statement that
-        must be executed again, the later ones of a batch are not executed before it.
+        self, databases: Sequence[DatabaseConnection], sent: Callable[[int], None], max_rows: int | None = None,
+        *, stops: bool = False,
+    ) -> None:  # fmt: skip
+        """sent: counts the bytes of parameters. max_rows: maximum number of rows of a result; None: results are not
+        wanted. stops: after a statement that must be executed again, the later ones of a batch are not executed before
+        it.
         """
+        self._sent = sent
         self._max_rows = max_rows
         self._stops = stops
         self._free: asyncio.Queue[DatabaseConnection] = asyncio.Queue()  # connections without a transaction
@@ -87,6 +90,7 @@ class RowWrites:
         return True
 
     async def _execute(self, database: DatabaseConnection, rows: Sequence[RowWrite]) -> None:
+        self._sent(sum(size_of(parameters) for each in rows for _, parameters in each.calls))
         if self._max_rows is not None:
             parameters = [each.calls[0][1] for each in rows]
             found = await database.answers(rows[0].calls[0][0], parameters, self._max_rows)

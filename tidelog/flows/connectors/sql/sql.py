@@ -81,7 +81,7 @@ class SqlConnector(Source, Sink):
             columns = await databases[0].columns(self._options.table or "")
             kind = ChangeRows if self._ordered else TableRows
             self._rows = kind(self._options, databases[0].dialect, columns)
-            self._writes = RowWrites(databases, stops=self._ordered)
+            self._writes = RowWrites(databases, self.context.sent, stops=self._ordered)
             self._writable.set()
 
     async def _opened(self, name: str) -> DatabaseConnection:
@@ -132,7 +132,7 @@ class SqlConnector(Source, Sink):
     async def _fill(self) -> None:
         if self._reading is None:
             raise ConnectionError("not connected")
-        await self._reader.fill(self._reading)
+        self.context.received(await self._reader.fill(self._reading))
 
     async def settled(self, tokens: Sequence[Token]) -> None:
         await self._reader.settled([token.key for token in tokens])
