@@ -60,7 +60,7 @@ def flow(events: int, way: str = "functions", *, settle: bool = True) -> FlowSpe
     """null -> two operators -> null: two functions; two classes; ``where`` or ``route``, and ``select``; ``where`` and
     ``map``.
 
-    With ``templates``: null -> ``select`` -> a sink that fills a template for each event.
+    With ``templates``: null -> ``select`` -> a sink that fills a template for each event. With ``none``: null -> null.
     """
     made = Flow("benchmark", settle=settle)
     made.connector("in", "null", count=events, value=VALUE)
@@ -76,8 +76,11 @@ def flow(events: int, way: str = "functions", *, settle: bool = True) -> FlowSpe
         "map": (op("where", CONDITION), op("map", set=FIELDS)),
         "route": (op("route", cases=[{"where": CONDITION, "port": "out"}], **{"else": None}), SELECT),
     }
-    made.pipeline("p", *operators[way])
-    made.connect("in -> p -> out")
+    if way == "none":
+        made.connect("in -> out")
+    else:
+        made.pipeline("p", *operators[way])
+        made.connect("in -> p -> out")
     return made.spec()
 
 

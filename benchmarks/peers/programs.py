@@ -16,7 +16,7 @@ class Library(NamedTuple):
     """A library, and how many events its program gets: some seconds of work."""
 
     name: str
-    requirement: str  # for pip
+    requirement: str  # for pip; several, separated by spaces
     events: int
     file: str = ""  # of its program; "": its name
 
@@ -41,7 +41,7 @@ def installed(library: Library, folder: Path) -> Path:
         print(f"Installing {library.requirement} into {folder / library.name}", file=sys.stderr, flush=True)
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder / library.name)], check=True)
         pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, library.requirement], check=True)
+        subprocess.run([*pip, *library.requirement.split()], check=True)
         made.write_text(library.requirement)
     return python
 
