@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from tests.simulation.clients import LostError, RefusedError
 from tests.storm.clients import EXPECTED, Client, Connection
+from tests.storm.delayworks import Delays
 from tests.storm.members import Member
 from tests.storm.routing import Routed
 from tests.storm.run import PATIENT, Plan, Result, Storm, run_storm
@@ -113,6 +114,11 @@ class ClusterStorm(Storm):
                 assert max(counter.acked, counter.shown) <= found <= counter.sent, (
                     f"{key} is {found} at the end: {counter.acked} calls were acknowledged, and {counter.sent} sent"
                 )
+            for work in works:
+                if isinstance(work, Delays):
+                    await work.joined(connection)
+            for key in {key for key, _, _ in record.shown}:
+                record.check_shown(key, await connection("TRANGE", key, "-", "+") or [])
         finally:
             connection.close()
         await super()._check(record, works)

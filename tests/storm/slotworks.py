@@ -13,11 +13,11 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any, Final
 
 from commands.slots import SLOTS, slot_of
 from tests.simulation.clients import LostError, RefusedError
+from tests.storm.delayworks import DELAYED, DelayRecord, Delays, ReplicaReads
 from tests.storm.routing import Routed
 from tests.storm.works import STREAMS, Appends, Groups, Reads, Record, Tail, Work, XAppends, XGroups
 
@@ -62,30 +62,24 @@ class String:
             self.shown = max(self.shown, int(found))
 
 
-class SlotRecord(Record):
+class SlotRecord(DelayRecord):
     """The ledger of a round of a cluster. Each key has a slot of its own."""
 
     def __init__(self, prefix: str, strings: int) -> None:
-        super().__init__(prefix, lambda _: 0)
+        super().__init__(prefix)
         self.counters = {self.key(name): Count() for name in COUNTERS}
         self.strings = [String(f"{prefix}:s{at}") for at in range(strings)]
-        self.refused: set[tuple[str, bytes]] = set()
         self.moves: Counter[str] = Counter()  # calls of TCLUSTER, by command and outcome
 
     @property
     def keys(self) -> list[str]:
-        return [*super().keys, self.key(IDEMPOTENT)]
+        return [*super().keys, self.key(IDEMPOTENT), *self.delayed_keys]
 
     @property
     def slots(self) -> list[int]:
         """The slots of all keys."""
         strings = [each.tag for each in self.strings]
         return [slot_of(key.encode()) for key in (*self.keys, *self.counters, *strings)]
-
-    def check_ids(self, key: str, rows: Sequence[Sequence[bytes]]) -> None:
-        super().check_ids(key, rows)
-        there = next((row[2] for row in rows if (key, row[2]) in self.refused), None)
-        assert there is None, f"{key}: {there!r} is there, and was refused"
 
 
 class SlotAppends(Appends):
@@ -102,7 +96,7 @@ class SlotAppends(Appends):
         try:
             self.confirm(key, value, await server("TAPPEND", key, "v", value))
         except RefusedError:
-            self.record.refused.add((key, value))
+            self.record.gone.add((key, value))
             raise
 
 
@@ -193,7 +187,7 @@ class SlotReads(Reads):
     """Reads whole streams, from the owner of the slot."""
 
     async def step(self, member: str, server: Any) -> None:
-        key = self.record.key(self.random.choice((*STREAMS, "x", "g", IDEMPOTENT)))
+        key = self.record.key(self.random.choice((*STREAMS, "x", "g", IDEMPOTENT, *DELAYED)))
         expected = self.record.expected(key)
         rows = await server("TRANGE", key, "-", "+") or []
         self.record.check_read(key, rows, expected)
@@ -230,5 +224,5 @@ class Moves(Work):
 
 WORKS: tuple[type[Work], ...] = (
     SlotAppends, SlotAppends, XAppends, Idempotent, Groups, XGroups, Counts, Counts, Strings, Strings, SlotReads,
-    SlotReads, Tail, Moves, Moves,
+    SlotReads, Tail, Moves, Moves, Delays, Delays, ReplicaReads, ReplicaReads,
 )  # fmt: skip
