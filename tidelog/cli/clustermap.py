@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from tidelog.cli.connect import url_option
 from tidelog.cli.progress import Progress
 from tidelog.cluster import checks, display, membership, moving, slots
-from tidelog.cluster.errors import ClusterError
+from tidelog.cluster.errors import ClusterError, MoveInterruptedError
 from tidelog.cluster.folder import ClusterFolder
 from tidelog.cluster.membership import access_of
 from tidelog.cluster.moving import Rebalanced
@@ -35,10 +35,10 @@ _timeout = click.option(
 
 @contextmanager
 def reported() -> Iterator[None]:
-    """Convert ClusterError to an error message of the CLI."""
+    """Convert errors to error messages of the CLI."""
     try:
         yield
-    except ClusterError as error:
+    except (ClusterError, MoveInterruptedError) as error:
         raise click.ClickException(str(error)) from None
 
 

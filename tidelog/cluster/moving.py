@@ -19,7 +19,7 @@ from typing import Final
 from redis.crc import key_slot
 
 from tidelog.cluster import asking, slots
-from tidelog.cluster.errors import ClusterError
+from tidelog.cluster.errors import ClusterError, MoveInterruptedError
 from tidelog.cluster.slots import SlotMove
 from tidelog.cluster.view import ClusterView, read
 from tidelog.transport.access import Access
@@ -63,7 +63,7 @@ def assign(view: ClusterView, move: SlotMove) -> None:
 
 
 def move_with_keys(view: ClusterView, move: SlotMove, progress: Progress) -> None:
-    """Move slots with their keys. Ends the move if the program is interrupted. Raises ClusterError."""
+    """Move slots with their keys. Raises ClusterError, and MoveInterruptedError after it has aborted the move."""
     leader = view.groups[move.source].leading()
     words = ["TCLUSTER", "MOVE", *slots.ranges(move.slots), "TO", move.target]
     failed: list[str] = []
@@ -85,12 +85,18 @@ def move_with_keys(view: ClusterView, move: SlotMove, progress: Progress) -> Non
             thread.join(POLL)
             progress(_state(view, leader.url, move))
     except KeyboardInterrupt:
-        with suppress(OSError, ReplyError):
-            asking.ask(view.access, leader.url, "TCLUSTER", "ABORT")
-        thread.join(POLL)
-        raise
+        raise MoveInterruptedError(_aborted(view, leader.url, move)) from None
     if failed:
         raise ClusterError(failed[0])
+
+
+def _aborted(view: ClusterView, url: str, move: SlotMove) -> str:
+    """Abort a move, and return a text about its outcome."""
+    try:
+        asking.ask(view.access, url, "TCLUSTER", "ABORT")
+    except (OSError, ReplyError) as error:
+        return f"the move was not aborted ({error}): tidelog cluster status shows what has moved"
+    return f"the move was aborted: {len(move.slots):,} slots remain with group {move.source}, with their keys"
 
 
 def _state(view: ClusterView, url: str, move: SlotMove) -> str:

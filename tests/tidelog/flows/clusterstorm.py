@@ -42,6 +42,9 @@ def marked(event):
     key, _, id = event.id.rpartition("/")
     return {**event.value, "id": id.replace("-", "."), "attempt": event.attempt}
 
+def logged(event):
+    return {**event.value, "attempt": max(event.value["attempt"], event.attempt)}
+
 def rejected(event):
     raise RejectError("not this one")
 """
@@ -80,8 +83,8 @@ def document(url: str) -> str:
             "connectors": {
                 "in": source("logged"), "log": {"type": "wal", "reconnect": RECONNECT}, "out": sink("logged"),
             },
-            "pipelines": mark,
-            "connect": ["in -> mark -> log -> out"],
+            "pipelines": {**mark, "again": [{"python": "stormmarks:logged"}]},
+            "connect": ["in -> mark -> log -> again -> out"],
         },
         "other": {
             "connectors": {**other, "out": to_redis},
