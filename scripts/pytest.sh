@@ -20,6 +20,19 @@ tests() {
     (set -x; "$python" -m pytest -n "$at_once" --dist worksteal "$@")
 }
 
+# Creates an archive of the classes that Spark loads, for the JVMs of tests (tests/conftest.py): about 100 of them start,
+# and each computes for 4 s less. It costs 33 s of CPU. A JVM writes its archive when it ends, after Python. The archive is
+# complete when the JVM has closed its output.
+spark_archive() {
+    archive=$PWD/.venv/spark.jsa
+    [ ! -e "$archive" ] && command -v java >/dev/null 2>&1 || return 0
+    folder=$(mktemp -d)
+    SPARK_SUBMIT_OPTS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ArchiveClassesAtExit=$archive.new" \
+        "$1" -m tests.tidelog.spark.archive "$folder" 2>&1 | cat >.venv/archive.log
+    rm -rf "$folder"
+    [ ! -e "$archive.new" ] || mv "$archive.new" "$archive"
+}
+
 tests_again() {
     failed=.pytest_cache/v/cache/lastfailed
     rm -f "$failed"

@@ -51,5 +51,6 @@ venv() {
     else
         install --editable ".[$1]"
     fi
+    rm -f .venv/spark.jsa # scripts/pytest.sh: of the pyspark before
     touch "$made"
 }
