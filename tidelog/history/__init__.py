@@ -9,6 +9,7 @@
     index     the sections of an object
     choice    the option ``history``: auto, direct, or server
     files     a directory, or a bucket through fsspec
+    deadline  the time limit of each call to the object store
     errors    HistoryError
 
 It shares no code with the server, which writes the objects. ``tidelog.arrow.direct`` converts sections to columns.

@@ -50,6 +50,7 @@ class HistoryPiece:
     after: StreamId  # exclusive
     end: StreamId  # inclusive
     url: str
+    seconds: float  # the time limit of each call to the object store
     parts: tuple[HistoryPart, ...]  # the objects, in order
     first_ord: int  # entries with lower ordinals were evicted
     deleted: bytes  # start and end of each range of deleted ordinals, uint64 each
@@ -92,7 +93,8 @@ class StreamHistory:
             low = bisect_right(self.deleted, parts[0].first_ord) & ~1  # from the start of a range
             high = bisect_left(self.deleted, parts[-1].end_ord) + 1 & ~1  # to the end of a range
             deleted = self.deleted[low:high].tobytes()
-        return HistoryPiece(self.key, after, end, self.files.url, parts, self.location.first_ord, deleted)
+        files, first_ord = self.files, self.location.first_ord
+        return HistoryPiece(self.key, after, end, files.url, files.seconds, parts, first_ord, deleted)
 
     def divided(self, piece: HistoryPiece, most: int) -> Iterator[HistoryPiece]:
         """Divide a piece into pieces of about ``most`` bytes in objects. Raises HistoryError."""
@@ -121,9 +123,10 @@ class StreamHistory:
 class HistoryPlanner:
     """Finds the histories of streams. It caches manifests, and verifies each history once."""
 
-    def __init__(self, ask: Ask) -> None:
-        """``ask``: sends calls to the leaders of their keys."""
+    def __init__(self, ask: Ask, seconds: float = 0) -> None:
+        """``ask``: sends calls to the leaders of their keys. ``seconds``: see ``HistoryFiles``."""
         self._ask = ask
+        self._seconds = seconds
         self._files: dict[str, HistoryFiles] = {}
         self._versions: dict[str, HistoryManifest] = {}  # the last one that was read of each stream
         self._agreed: set[tuple[str, int]] = set()  # streams (Rule 2), with their sids
@@ -185,7 +188,7 @@ class HistoryPlanner:
     def _opened(self, url: str) -> HistoryFiles:
         files = self._files.get(url)
         if files is None:
-            files = self._files[url] = HistoryFiles(url)
+            files = self._files[url] = HistoryFiles(url, self._seconds)
         return files
 
     def _with_deleted(self, key: str, located: HistoryLocation, version: HistoryManifest) -> StreamHistory | None:

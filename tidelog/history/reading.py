@@ -30,7 +30,7 @@ def read_piece(piece: HistoryPiece, most: int | None = None) -> Iterator[bytes |
 
     ``most``: the number of entries that the caller needs, so that no sections behind them are requested.
     """
-    files, stream = HistoryFiles(piece.url), piece.key.encode()
+    files, stream = HistoryFiles(piece.url, piece.seconds), piece.key.encode()
     decompressor = zstandard.ZstdDecompressor()
     requests = _requests(files, piece, most)
     with ThreadPoolExecutor(AHEAD, "tidelog-history") as pool:

@@ -140,7 +140,7 @@ class Offsets:
         self.topic = ReadTopic(self.servers, topic) if topic else None
         self._lasts: Ids = {}
         self._lasts_until = 0.0
-        self.histories = HistoryPlanner(self.servers.ask)
+        self.histories = HistoryPlanner(self.servers.ask, source.history_seconds)
         self._watch = NewEntryWatch(source.access, f"{source.name}-watch")
         self._keys: tuple[str, ...] = ()
         self._keys_until = 0.0

@@ -164,6 +164,7 @@ class ReadOptions:
     mode: Literal["permissive", "dropmalformed", "failfast"]
     history: str  # see tidelog.history.choice
     max_bytes_per_task: int  # of history objects
+    history_seconds: float  # the time limit of each call to the object store
 
 
 def for_source(given: OptionValues, kind: str = "") -> ReadOptions:
@@ -198,7 +199,16 @@ def for_source(given: OptionValues, kind: str = "") -> ReadOptions:
         given.flag("failOnMissing") if "failOnMissing" in given else kind == BATCH or bool(subscription.topic), name,
         given.one_of("readFrom", "leader", "replica") == "replica", mode,  # type: ignore[arg-type]  # one_of checked
         given.one_of("history", *choice.CHOICES), given.needed("maxBytesPerPartition", 1),
+        _positive(given, "historyTimeout") / 1000,
     )  # fmt: skip
+
+
+def _positive(given: OptionValues, name: str) -> int:
+    """Return a duration in milliseconds. Raises OptionError if it is zero."""
+    found = given.duration(name)
+    if not found:
+        raise OptionError(f"{name} must be above zero")
+    return found
 
 
 def _check_keys(places: Positions, subscription: Subscription) -> None:

@@ -82,6 +82,7 @@ DECLARED: Final = (
     Option("maxRecordsPerPartition"),
     Option("maxBytesPerPartition", default=str(16 << 20)),
     Option("history", default=AUTO),
+    Option("historyTimeout", default="1m"),
     Option("failOnDataLoss", default="true"),
     Option("failOnMissing"),
     Option("groupIdPrefix", default="spark-tidelog-source"),

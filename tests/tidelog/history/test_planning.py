@@ -178,7 +178,7 @@ def test_damage_is_an_error_that_names_the_object_and_the_entries(server: Server
     own = copy / "objects" / part.name
     piece = history.piece(ZERO, history.end)
     assert piece is not None
-    moved = type(piece)(key, ZERO, history.end, str(copy), piece.parts, 0, b"")
+    moved = type(piece)(key, ZERO, history.end, str(copy), 60.0, piece.parts, 0, b"")
     assert len(read(moved)) == 40
     faults: dict[str, list[bytes | None]] = {"missing": [None], "truncated": [content[:100], content[:-1], b""]}
     changes = [content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :] for at in range(17, len(content), 29)]

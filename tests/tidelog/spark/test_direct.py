@@ -9,6 +9,7 @@ import logging
 import random
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,14 +20,17 @@ pytest.importorskip("pyspark", reason="no pyspark here (pip install 'tidelog[spa
 from pyspark.sql.types import IntegerType, StringType, StructType
 
 from tests.tidelog.history.kit import copy_all, tiered
+from tests.tidelog.history.stopped import hanging
 from tests.tidelog.jobs.s3kit import s3_bucket
 from tests.tidelog.spark.sparkkit import ended
 from tests.wire.rawclient import Raw
+from tidelog.history import choice
 from tidelog.history.errors import HistoryError
 from tidelog.history.planning import HistoryPiece
 from tidelog.spark.offsets import DataLossError
 from tidelog.spark.options import for_source
 from tidelog.spark.optionvalues import BATCH, STREAM, OptionValues
+from tidelog.spark.ranges import Ranges
 from tidelog.spark.source import TidelogReader, TidelogStreamReader
 from tidelog.testing import Server, running_server
 
@@ -281,3 +285,29 @@ def test_in_spark(spark: SparkSession, server: Server, tmp_path: Path) -> None:
     )  # fmt: skip
     ended(query)
     assert sorted(row.n for row in spark.read.parquet(target).collect()) == list(range(1, 61))
+
+
+def test_an_object_store_that_hangs(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    """With a limit, tasks and plans end. ``direct`` fails, and ``auto`` reads from the server."""
+    fill(server, "hangs", 60)
+    target = Path(str(server.config["tier-url"]))
+    path = max((target / "objects").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    (manifest,) = (target / "streams" / "hangs").iterdir()
+    expected = rows(server, "hangs", history="server")
+    direct: dict[str, Any] = {"history": "direct", "historyTimeout": "300ms"}
+    reader = reader_of(server, "hangs", history="direct", historyTimeout="1m")
+    (partition,) = reader.partitions()
+    assert isinstance(partition, Ranges)
+    limited = reader_of(server, "hangs", **direct)
+    first = partition.ranges[0]
+    assert isinstance(first, HistoryPiece)
+    partition = replace(partition, ranges=(replace(first, seconds=0.3),))
+    text = r"the object store has not answered within 0\.3 s \(the limit is the option historyTimeout of Spark"
+    with hanging(path), pytest.raises(HistoryError, match=rf"{path} can't be read: {text}"):
+        rows_of(reader, partition)
+    with hanging(manifest), pytest.raises(HistoryError, match=text):
+        limited.partitions()
+    with hanging(manifest), caplog.at_level(logging.WARNING), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(choice, "FEWEST", 1)
+        assert rows(server, "hangs", history="auto", historyTimeout="300ms") == expected
+    assert "historyTimeout of Spark" in caplog.text

@@ -154,6 +154,7 @@ WRONG = [
     ("", SUB | {"failOnDataLoss": "yes"}, "failOnDataLoss must be true or false"),
     ("", SUB | {"groupIdPrefix": "a b"}, "groupIdPrefix must be printable ASCII"),
     ("", SUB | {"maxBytesPerPartition": "16m"}, "maxBytesPerPartition must be a whole number, at least 1"),
+    ("", SUB | {"historyTimeout": "0s"}, "historyTimeout must be above zero"),
     ("", SUB | {"history": "objects"}, "history must be one of auto, direct, server"),
     ("", SUB | {"readFrom": "anywhere"}, "readFrom must be one of leader, replica"),
     ("", SUB | {"mode": "strict"}, "mode must be one of permissive, dropmalformed, failfast"),
