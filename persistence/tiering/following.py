@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from persistence.tiering import source
+from persistence.tiering.deletionlist import DeletionList
 from persistence.tiering.freeing import FreedNode, Freeing
 from persistence.tiering.manifests import ManifestStore
 from persistence.tiering.objectstore import HistoryStore
@@ -47,7 +48,8 @@ class Following:
             owner = owner_of(self._store, self._server)
             if not owner:
                 return []
-            self._manifests = manifests = ManifestStore(self._store, owner, self._warn)
+            deletions = DeletionList(self._store, owner, lambda: 0)  # which a replica neither reads nor writes
+            self._manifests = manifests = ManifestStore(self._store, owner, self._warn, deletions, lambda: 0)
             self._freeing = Freeing(self._store, manifests, self._found, self._progress)
         problems: list[str] = []
         seen: set[int] = set()

@@ -6,13 +6,15 @@ process. It reads requests from standard input, one JSON object per line, and wr
     {"url": ..., "server": ID, "seconds": 60, "follows": false}
                                                    the first line: the prefix, its owner ("": unknown), the limit of a
                                                    call, and whether this is a replica (``following``)
-    {"directory": ..., "epoch": 0, "before": ms, "offset": -1, "frees": false, "seconds": 60}
-                                                   a pass, see ``PassRequest``
+    {"directory": ..., "epoch": 0, "before": ms, "offset": -1, "frees": false, "seconds": 60, "grace": 86400,
+     "end": 0}                                     a pass, see ``PassRequest`` and, unless "grace" is null,
+                                                   ``DeletionRequest``
 
-    {"calls": 9, "failed": 0, "objects": 1, "entries": 1000, "bytes": 5000}        the totals of the process
+    {"calls": 9, "failed": 0, "objects": 1, "entries": 1000, "bytes": 5000, "deleted_objects": 0, "deleted_bytes": 0,
+     "waiting": [0, 0]}                            the totals of the process; objects and bytes that wait for deletion
     {..., "warning": "..."}                        a line for the server's log
     {..., "freed": [[key, digest, reference], ...]}    nodes whose entries can leave the store (``freeing``), in hex
-    {..., "done": true, "complete": true, "problems": []}      the end of a pass, or of the start
+    {..., "done": true, "complete": true, "problems": [], "undeleted": []}      the end of a pass, or of the start
     {..., "error": "..."}                          the last line: the process ends
 
 Rule 1: each step of the work writes a line, at most every PROGRESS seconds. The server kills a process that is silent
@@ -33,11 +35,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TextIO
 
+from persistence.tiering.adopting import adopt
+from persistence.tiering.deleting import Deleting, DeletionRequest
+from persistence.tiering.deletionlist import DeletionList
 from persistence.tiering.following import Following
 from persistence.tiering.freeing import FreedNode, Freeing
 from persistence.tiering.manifests import ManifestStore
 from persistence.tiering.objectstore import HistoryStore, HistoryStoreError
-from persistence.tiering.ownership import check_store, claim
+from persistence.tiering.ownership import ForeignPrefixError, check_store, claim
 from persistence.tiering.tieringpass import MOST_PROBLEMS, PassRequest, TieringPass, TieringState
 from resp.errors import CorruptError
 
@@ -51,11 +56,17 @@ class Helper:
     def __init__(self, first: dict[str, Any], output: TextIO) -> None:
         self._output = output
         self._written = 0.0  # monotonic time of the last line
+        self._writing = threading.Lock()
         self._state = TieringState()
         self._store = HistoryStore(first["url"], first["seconds"], self._progress)
         self._server: str = first["server"]
-        self._manifests = ManifestStore(self._store, self._server, lambda text: self._write(warning=text))
+        self._deletions = DeletionList(self._store, self._server, _now)
+        self._manifests = ManifestStore(
+            self._store, self._server, lambda text: self._write(warning=text), self._deletions, _now
+        )
+        self._deleting = Deleting(self._store, self._manifests, self._deletions, self._progress, _now)
         self._freeing = Freeing(self._store, self._manifests, self._found, self._progress)
+        self._foreign: ForeignPrefixError | None = None
         self._following: Following | None = None
         if first["follows"]:
             self._following = Following(
@@ -66,16 +77,25 @@ class Helper:
         """Check the object store and the owner of the prefix. Raises HistoryStoreError, CorruptError."""
         if self._following is None:
             check_store(self._store)
-            claim(self._store, self._server)
-        self._write(done=True, complete=True, problems=[])
+            try:
+                claim(self._store, self._server)
+            except ForeignPrefixError as error:
+                self._foreign = error  # the first request says where the store is
+            self._deletions.load()
+        self._write(done=True, complete=True, problems=[], undeleted=[])
 
     def serve(self, request: dict[str, Any]) -> None:
         """Run a pass. Raises HistoryStoreError, CorruptError, OSError."""
         self._store.seconds = request["seconds"]
         if self._following is not None:
             problems = self._following.run(Path(request["directory"]), request["before"])
-            self._write(done=True, complete=True, problems=problems)
+            self._write(done=True, complete=True, problems=problems[:MOST_PROBLEMS], undeleted=[])
             return
+        if self._foreign is not None:
+            adopt(self._store, self._server, Path(request["directory"]), _now(), self._progress)
+            raise self._foreign
+        self._deletions.epoch = request["epoch"]
+        waiting = frozenset(file.name for file in self._deletions.current.files)
         wanted = PassRequest(
             Path(request["directory"]), request["epoch"], request["before"], request["offset"], request["frees"]
         )
@@ -83,7 +103,16 @@ class Helper:
         complete = one.run()
         if wanted.frees:
             self._free(wanted, one.problems)
-        self._write(done=True, complete=complete, problems=one.problems[:MOST_PROBLEMS])
+        undeleted: list[str] = []
+        if request["grace"] is not None and complete:
+            self._deleting.sweep(
+                DeletionRequest(
+                    wanted.directory, wanted.epoch, wanted.offset, request["end"], request["grace"] * 1000, waiting
+                ),
+                self._state.copied,
+            )
+            undeleted = self._deleting.problems[:MOST_PROBLEMS]
+        self._write(done=True, complete=complete, problems=one.problems[:MOST_PROBLEMS], undeleted=undeleted)
 
     def _free(self, wanted: PassRequest, problems: list[str]) -> None:
         """Report what can leave the store. Adds the errors of single streams to ``problems``."""
@@ -110,14 +139,20 @@ class Helper:
             self._write()
 
     def _write(self, **more: Any) -> None:
-        totals = self._state.totals
+        totals, deleted = self._state.totals, self._deleting.totals
         line = {
             "calls": self._store.calls, "failed": self._store.failed, "objects": totals.objects,
-            "entries": totals.entries, "bytes": totals.bytes, **more,
+            "entries": totals.entries, "bytes": totals.bytes, "deleted_objects": deleted.objects,
+            "deleted_bytes": deleted.bytes, "waiting": [deleted.waiting_objects, deleted.waiting_bytes], **more,
         }  # fmt: skip
-        self._output.write(json.dumps(line) + "\n")
-        self._output.flush()
-        self._written = time.monotonic()
+        with self._writing:
+            self._output.write(json.dumps(line) + "\n")
+            self._output.flush()
+            self._written = time.monotonic()
+
+
+def _now() -> int:
+    return int(time.time() * 1000)
 
 
 def main() -> None:

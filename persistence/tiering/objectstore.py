@@ -60,6 +60,8 @@ class Files(Protocol):
     def write(self, name: str, data: bytes) -> None: ...
     def create(self, name: str, data: bytes) -> None: ...
     def remove(self, name: str) -> None: ...
+    def remove_folder(self, folder: str) -> None: ...
+    def size(self, name: str) -> int: ...
 
 
 class LocalFiles:
@@ -84,6 +86,15 @@ class LocalFiles:
 
     def remove(self, name: str) -> None:
         (self._top / name).unlink()
+
+    def remove_folder(self, folder: str) -> None:
+        path = self._top / folder
+        for file in path.glob(".*"):  # those of writes that were killed
+            file.unlink(missing_ok=True)
+        path.rmdir()
+
+    def size(self, name: str) -> int:
+        return (self._top / name).stat().st_size
 
     def _put(self, name: str, data: bytes, rename: Callable[[Path, Path], None]) -> None:
         path = self._top / name
@@ -139,12 +150,19 @@ class BucketFiles:
     def remove(self, name: str) -> None:
         self._files.rm_file(self._at(name))
 
+    def remove_folder(self, folder: str) -> None:
+        pass  # it ends with its last file
+
+    def size(self, name: str) -> int:
+        return int(self._files.size(self._at(name)))
+
     def _at(self, name: str) -> str:
         return f"{self._top}/{name}"
 
 
 class HistoryStore:
-    """The files below a URL, with time limits. Every method may raise HistoryStoreError."""
+    """The files below a URL, with time limits. Every method may raise HistoryStoreError. After ``open``, any thread may
+    use it."""
 
     def __init__(self, url: str, seconds: float, progress: Callable[[], None]) -> None:
         """``seconds``: the time limit of each call. ``progress``: called before and after each call."""
@@ -153,10 +171,11 @@ class HistoryStore:
         self.calls = 0
         self.failed = 0  # calls, including those that exceeded their time
         self._progress = progress
+        self._counting = threading.Lock()
         self._files: Files | None = None
 
     def open(self) -> None:
-        """Load the driver. Afterwards, any thread may read."""
+        """Load the driver."""
         self._opened()
 
     def names(self, folder: str) -> list[str]:
@@ -187,8 +206,18 @@ class HistoryStore:
         with suppress(MissingFileError):
             self._call(f"remove {name}", lambda files: files.remove(name))
 
+    def remove_folder(self, folder: str) -> None:
+        """Remove a folder without files, if it exists."""
+        with suppress(MissingFileError):
+            self._call(f"remove {folder}", lambda files: files.remove_folder(folder))
+
+    def size(self, name: str) -> int:
+        """Return the bytes of a file. Raises MissingFileError."""
+        return self._call(f"find {name}", lambda files: files.size(name))
+
     def _call(self, what: str, call: Callable[[Files], T]) -> T:
-        self.calls += 1
+        with self._counting:
+            self.calls += 1
         self._progress()
         try:
             return within(self.seconds, lambda: call(self._opened()))
@@ -197,13 +226,17 @@ class HistoryStore:
         except FileNotFoundError as error:
             raise MissingFileError(f"can't {what}: it does not exist") from error
         except TimeoutError:
-            self.failed += 1
+            self._failed()
             raise TimedOutError(f"can't {what}: no answer within {self.seconds:g} s") from None
         except Exception as error:
-            self.failed += 1
+            self._failed()
             raise HistoryStoreError(f"can't {what}: {type(error).__name__}: {error}") from error
         finally:
             self._progress()
+
+    def _failed(self) -> None:
+        with self._counting:
+            self.failed += 1
 
     def _opened(self) -> Files:
         files = self._files

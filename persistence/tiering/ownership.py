@@ -14,6 +14,10 @@ from persistence.tiering.objectstore import HistoryStore, HistoryStoreError, Mis
 from storage.history import owner
 
 
+class ForeignPrefixError(HistoryStoreError):
+    """Raised if the prefix belongs to another server or server group."""
+
+
 def check_store(store: HistoryStore) -> None:
     """Write, read back, and remove a small file. Raises HistoryStoreError."""
     name = f"check-{secrets.token_hex(8)}"
@@ -63,7 +67,7 @@ def owner_of(store: HistoryStore, server: str) -> str:
 
 def _require(store: HistoryStore, found: str, server: str) -> None:
     if found != server:
-        raise HistoryStoreError(
+        raise ForeignPrefixError(
             f"{store.url} belongs to another server or server group (ID {found}; this one has {server}): choose another"
             " prefix for tier-url. Delete nothing below the prefix if tier-free was ever set for that server: the"
             " objects can have the only copy of its entries, also for its replicas and backups"

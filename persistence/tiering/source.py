@@ -19,7 +19,7 @@ from zlib import crc32
 
 import lmdb
 
-from persistence.layout import CRC, MARKS_KEY, NODE_KEY, STREAM, U64, signed
+from persistence.layout import CRC, MARKS_KEY, NODE_KEY, STREAM, TIERED, U64, signed
 from persistence.lmdbfile import SMALLEST_MAP, reported
 from persistence.storecopy import DATABASES, MARKS, META, NODES, STREAMS
 from resp.errors import CorruptError
@@ -96,6 +96,39 @@ class StoreView:
                 return stream
             there = cursor.next()
         return None
+
+    def streams(self, wanted: Callable[[StoredStream], bool]) -> Iterator[StoredStream]:
+        """Yield some of the streams. Raises CorruptError."""
+        for key, value in self._txn.cursor(db=self._databases[DATABASES[STREAMS]]):
+            stream = self._unpacked(bytes(key), bytes(value))
+            if stream is not None and wanted(stream):
+                yield stream
+
+    @property
+    def has_references(self) -> bool:
+        """Whether the store has, or had, nodes that are only in the object store."""
+        raw = bytes(self._txn.get(b"nodes", db=self._databases[DATABASES[META]]) or b"")
+        return bool(raw) and int(U64.unpack_from(raw, CRC.size)[0]) >= TIERED
+
+    def referenced(self, after: bytes, most: int) -> tuple[set[str], bytes]:
+        """Return the objects to which the nodes after a key refer, of at most ``most`` nodes, and the last key.
+
+        The key is empty after the last node. Raises CorruptError.
+        """
+        cursor = self._txn.cursor(db=self._databases[DATABASES[NODES]])
+        found: set[str] = set()
+        there = cursor.set_range(after)
+        if there and bytes(cursor.key()) == after:
+            there = cursor.next()
+        for _ in range(most):
+            if not there:
+                return found, b""
+            raw = bytes(cursor.value())
+            if is_reference(raw):
+                found.add(reference.unpack(raw).object)
+            there = cursor.next()
+        last = there and cursor.prev()
+        return found, bytes(cursor.key()) if last else b""
 
     def entries(self, stream: StoredStream, lo: int, before: int) -> Iterator[StoredEntries]:
         """Yield the living entries of the due nodes from ordinal ``lo`` on, one item per node. Raises CorruptError."""

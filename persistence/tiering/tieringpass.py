@@ -116,6 +116,7 @@ class TieringPass:
         with source.opened(self._request.directory) as view:
             if 0 <= self._request.offset < view.offset:
                 raise UnconfirmedError
+            self._manifests.offset = view.offset
             return call(view)
 
     def _next_due(self, after: int) -> StoredStream | None:

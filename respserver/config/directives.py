@@ -346,6 +346,9 @@ _HISTORY = (
     Directive("tier-free", "yesno", "no",
               "Whether entries that the leader has copied leave the store of this server. They are then only in the "
               "object store, and reads fetch them from there. See [history.md](history.md) before you set it."),
+    Directive("tier-grace", "integer", "86400",
+              "Seconds after which an object without remaining entries is deleted. A reader that has read a manifest "
+              "earlier can use it for so long; 0: the next pass deletes it.", high=MAX_INT),
     Directive("tier-cache", "memory", "1gb",
               "Disk space for entries that were read back from the object store, in `DIR/tier-cache`.", low=64 * MB),
 )

@@ -90,6 +90,7 @@ class Values:
     tier_interval: int  # seconds
     tier_timeout: int  # seconds
     tier_free: bool
+    tier_grace: int  # seconds
     tier_cache: int  # bytes
     # limits
     proto_max_bulk_len: int

@@ -101,6 +101,10 @@ FIELDS: Final[dict[str, InfoField]] = {
     "tier_lag_seconds": InfoField("tier_lag_seconds", (), _known),
     "tier_freed_nodes": InfoField("tier_freed_nodes"),
     "tier_freed_bytes": InfoField("tier_freed_bytes"),
+    "tier_deleted_objects": InfoField("tier_deleted_objects"),
+    "tier_deleted_bytes": InfoField("tier_deleted_bytes"),
+    "tier_waiting_objects": InfoField("tier_waiting_objects"),
+    "tier_waiting_bytes": InfoField("tier_waiting_bytes"),
     "tier_cache_hits": InfoField("tier_cache_reads", ("hit",)),
     "tier_cache_misses": InfoField("tier_cache_reads", ("miss",)),
     "tier_cache_bytes": InfoField("tier_cache_bytes"),
@@ -213,8 +217,8 @@ OMITTED: Final[dict[str, str]] = {  # field -> reason
     for reason, names in {
         _TEXT: """redis_version tidelog_version tidelog_compiled tidelog_resp_parser tidelog_coded_nodes redis_mode os
             arch_bits multiplexing_api python_version process_id process_supervised tcp_port hz configured_hz
-            executable config_file log_appendfsync maxmemory_policy mem_allocator tier_last_error group group_member
-            group_phase""",
+            executable config_file log_appendfsync maxmemory_policy mem_allocator tier_last_error
+            tier_deletion_error group group_member group_phase""",
         _CONSTANT: """redis_git_sha1 redis_git_dirty redis_build_id io_threads_active cluster_connections
             used_memory_lua used_memory_scripts async_loading rdb_last_load_keys_expired aof_enabled evicted_keys
             evicted_clients latest_fork_usec total_forks migrate_cached_sockets slave_read_only cluster_enabled

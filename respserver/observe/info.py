@@ -239,6 +239,11 @@ def _tier(tier: TierStats) -> Fields:
     yield "tier_lag_seconds", tier.lag
     yield "tier_freed_nodes", tier.freed_nodes
     yield "tier_freed_bytes", tier.freed_bytes
+    yield "tier_deleted_objects", tier.deleted_objects
+    yield "tier_deleted_bytes", tier.deleted_bytes
+    yield "tier_waiting_objects", tier.waiting_objects
+    yield "tier_waiting_bytes", tier.waiting_bytes
+    yield "tier_deletion_error", tier.deletion_error
     yield "tier_cache_hits", tier.reads.hits
     yield "tier_cache_misses", tier.reads.misses
     yield "tier_cache_bytes", tier.reads.cached

@@ -142,6 +142,11 @@ class TierStats:
     lag: int = -1  # seconds since the start of the last complete pass; -1: there was none
     freed_nodes: int = 0
     freed_bytes: int = 0  # of the store
+    deleted_objects: int = 0
+    deleted_bytes: int = 0  # of these objects
+    waiting_objects: int = 0  # for their deletion
+    waiting_bytes: int = 0
+    deletion_error: str = ""  # of the last pass
     reads: HistoryReadStats = field(default_factory=HistoryReadStats)
 
 

@@ -34,7 +34,8 @@ FOLLOWS: Final = -1  # instead of the epoch of a leader: a replica that frees sp
 AGELESS: Final = -1  # see ``persistence.tiering.source``
 LONGEST_ERROR: Final = 1000  # characters
 FREED: Final = 2000  # nodes that the store replaces in one transaction
-TOTALS: Final = ("objects", "entries", "bytes", "calls", "failed")  # in the lines of the helper
+#: In the lines of the helper.
+TOTALS: Final = ("objects", "entries", "bytes", "calls", "failed", "deleted_objects", "deleted_bytes")
 
 
 class TierLeadership(Protocol):
@@ -74,6 +75,8 @@ class Tiering(ServerPart):
         self._freed: list[tuple[bytes, bytes, bytes]] = []  # nodes that the store can replace, see ``Store.free``
         self._freeing: asyncio.Task[None] | None = None
         self._freed_nodes = self._freed_bytes = 0
+        self._waiting = 0, 0  # objects that wait for their deletion, and their bytes
+        self._deletion_error = ""  # of the last pass
 
     def target(self) -> tuple[str, str]:
         """Return ``tier-url`` and the ID of its owner; "" if there is none, or this server does not know it."""
@@ -98,6 +101,7 @@ class Tiering(ServerPart):
         if epoch is None or (epoch == FOLLOWS) != self._follows:  # a lag is that of a leader; this server begins again
             self._follows = epoch == FOLLOWS
             self._covered, self._idle_since, self._error, self._works = 0, None, "", False
+            self._waiting, self._deletion_error = (0, 0), ""
         if self._helper is not None and epoch != self._began:
             self._helper.kill()
             if self._task is None:
@@ -170,8 +174,12 @@ class Tiering(ServerPart):
         request = {
             "directory": str(self._data.disk.store.path.parent), "epoch": max(0, epoch), "offset": self._confirmed(),
             "before": now - age if age else AGELESS, "seconds": config.tier_timeout, "frees": config.tier_free,
+            # a node that was reported earlier can still become a reference to an object that could be deleted
+            "grace": None if self._freed or self._freeing is not None else config.tier_grace,
+            "end": self._data.disk.offset,
         }  # fmt: skip
         line = await self._helper.request(request, config.tier_timeout)
+        self._note_undeleted(line["undeleted"])
         if line["problems"]:
             self._fail("; ".join(line["problems"]))
             return
@@ -208,6 +216,7 @@ class Tiering(ServerPart):
     def _note(self, line: dict[str, Any]) -> None:
         """Note a line of the helper."""
         self._totals = Counter({name: line[name] for name in TOTALS})
+        self._waiting = line["waiting"][0], line["waiting"][1]
         if "warning" in line:
             self._logger.warning(f"History: {line['warning']}")
         if "freed" in line and self._config.tier_free:
@@ -251,6 +260,12 @@ class Tiering(ServerPart):
                 f"History can't {what} {self._config.tier_url}: {error}. Nothing is lost, and writes continue"
             )
 
+    def _note_undeleted(self, problems: list[str]) -> None:
+        error = " ".join("; ".join(problems).split())[:LONGEST_ERROR]
+        if error and error != self._deletion_error:
+            self._logger.warning(f"Removed history can't be deleted in {self._config.tier_url}: {error}")
+        self._deletion_error = error
+
     async def _end_helper(self) -> None:
         helper, self._helper = self._helper, None
         if helper is None:
@@ -268,5 +283,6 @@ class Tiering(ServerPart):
             bool(self._config.tier_url), self._task is not None, not self._error, self._error, self._passes,
             self._errors, total["objects"], total["entries"], total["bytes"], total["calls"], total["failed"],
             max(0, self._clock.now() - self._covered) // 1000 if self._covered else -1, self._freed_nodes,
-            self._freed_bytes, self._reads.stats(),
+            self._freed_bytes, total["deleted_objects"], total["deleted_bytes"], *self._waiting, self._deletion_error,
+            self._reads.stats(),
         )  # fmt: skip

@@ -4,7 +4,8 @@
     line 2   XXH3-64 of line 1 without its line feed, 16 hex digits
 
 The manifest lists the last PAGE to 2 PAGE objects. *Pages* list those before them. A page is a file of the same form.
-It lists PAGE objects, or PAGE pages of the level below, and never changes. Its name contains its checksum. So the size
+It lists PAGE objects, or PAGE pages of the level below, and never changes. Entries are deleted at the beginning of a
+stream, so the first page of each level is replaced by a shorter one. Its name contains its checksum. So the size
 of a manifest grows with the logarithm of the history: with 1 TB in objects of 64 MB, it lists at most 400 parts.
 
 Validity: the checksum, the format, and the stream match; the ordinals of the parts are adjacent, without a gap; their
@@ -20,7 +21,7 @@ STREAM is the name of the stream with percent escapes, or its beginning and a di
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import quote_from_bytes, unquote_to_bytes
@@ -73,6 +74,8 @@ class Manifest:
     first_ord: int  # entries with lower ordinals were deleted, although objects may contain them
     parts: tuple[Part, ...] = ()  # pages of the highest level first, objects last
     sid: int = 0  # of the stream: another one after it was deleted and created again; 0: not known
+    time: int = 0  # ms since epoch, by the clock of the leader: when it was written; 0: not known
+    offset: int = 0  # the log offset of the leader's store at that time
 
     @property
     def end_ord(self) -> int:
@@ -92,32 +95,50 @@ class Manifest:
         parts, pages = _paged([*self.parts, part], self.stream)
         return replace(self, number=self.number + 1, epoch=epoch, parts=tuple(parts)), pages
 
-    def trimmed(self, first_ord: int, epoch: int) -> Manifest:
+    def trimmed(self, first_ord: int, epoch: int, page: ReadPage) -> TrimmedManifest:
         """Return the next version, without entries below an ordinal."""
         first = max(first_ord, self.first_ord)
-        parts = tuple(part for part in self.parts if part.end_ord > first)
-        return replace(self, number=self.number + 1, epoch=epoch, first_ord=first, parts=parts)
+        parts, pages, dropped = _trimmed(self.parts, first, page, self.stream)
+        after = replace(self, number=self.number + 1, epoch=epoch, first_ord=first, parts=tuple(parts))
+        return TrimmedManifest(after, pages, dropped)
 
     def encode(self) -> bytes:
         """Return the bytes of the file."""
         return signed({
             "format": MANIFEST, "version": VERSION, "stream": escaped(self.stream), "server": self.server,
-            "sid": self.sid, "number": self.number, "epoch": self.epoch, "first_ord": self.first_ord,
-            "parts": _encoded(self.parts),
+            "sid": self.sid, "number": self.number, "epoch": self.epoch, "time": self.time, "offset": self.offset,
+            "first_ord": self.first_ord, "parts": _encoded(self.parts),
         })  # fmt: skip
 
 
-def decode(content: bytes, stream: bytes) -> Manifest:
-    """Return the manifest in a file. Raises CorruptError if it is damaged, has gaps, or is that of another stream."""
+@dataclass(frozen=True, slots=True)
+class TrimmedManifest:
+    """A version without some parts."""
+
+    version: Manifest
+    pages: list[ManifestPage]  # to write before the version
+    dropped: list[Part]  # the objects and pages that only versions before it list
+
+
+#: Returns the parts that a page lists.
+ReadPage = Callable[[Part], Sequence[Part]]
+
+
+def decode(content: bytes, stream: bytes | None) -> Manifest:
+    """Return the manifest in a file. ``stream``: None if the caller does not know it.
+
+    Raises CorruptError if it is damaged, has gaps, or is that of another stream.
+    """
     found = checked(content, MANIFEST, _REMEDY)
     try:
         made = Manifest(
             unquote_to_bytes(found["stream"]), str(found["server"]), _number(found, "number"), _number(found, "epoch"),
-            _number(found, "first_ord"), tuple(_decoded(found["parts"])), _number({"sid": 0} | found, "sid"),
+            _number(found, "first_ord"), tuple(_decoded(found["parts"])),
+            *(_number({name: 0} | found, name) for name in ("sid", "time", "offset")),
         )  # fmt: skip
     except (ValueError, TypeError, KeyError, AttributeError, CommandError) as error:
         raise CorruptError(f"a manifest of history is invalid ({error!r}): {_REMEDY}") from error
-    if made.stream != stream:
+    if stream is not None and made.stream != stream:
         raise CorruptError(f"a manifest of history is that of the stream {escaped(made.stream)}: {_REMEDY}")
     _check(made.parts)
     return made
@@ -174,14 +195,47 @@ def _paged(parts: list[Part], stream: bytes) -> tuple[list[Part], list[ManifestP
         if not own:
             return parts, pages
         if len(own) >= 2 * PAGE:
-            moved = parts[own[0] : own[0] + PAGE]
-            content = signed({
-                "format": PAGE_OF, "version": VERSION, "stream": escaped(stream), "parts": _encoded(moved)
-            })  # fmt: skip
-            page = _page(moved, _page_name(content), len(content))
-            parts[own[0] : own[0] + PAGE] = [page]
-            pages.append(ManifestPage(page, content))
+            page = _new_page(parts[own[0] : own[0] + PAGE], stream)
+            parts[own[0] : own[0] + PAGE] = [page.part]
+            pages.append(page)
         level += 1
+
+
+def _trimmed(
+    parts: Sequence[Part], first: int, page: ReadPage, stream: bytes
+) -> tuple[list[Part], list[ManifestPage], list[Part]]:  # fmt: skip
+    """Return the parts with ordinals from ``first`` on, the pages to write, and the parts that are not listed then."""
+    kept: list[Part] = []
+    pages: list[ManifestPage] = []
+    dropped: list[Part] = []
+    for part in parts:
+        if part.end_ord <= first:
+            dropped += [*_below(part, page), part]
+        elif part.level and part.first_ord < first:
+            its, written, gone = _trimmed(page(part), first, page, stream)
+            if gone:
+                smaller = _new_page(its, stream)
+                pages += [*written, smaller]
+                dropped += [*gone, part]
+                kept.append(smaller.part)
+            else:
+                kept.append(part)
+        else:
+            kept.append(part)
+    return kept, pages, dropped
+
+
+def _below(part: Part, page: ReadPage) -> Iterator[Part]:
+    """Yield all objects and pages that a page lists."""
+    if part.level:
+        for its in page(part):
+            yield from _below(its, page)
+            yield its
+
+
+def _new_page(parts: Sequence[Part], stream: bytes) -> ManifestPage:
+    content = signed({"format": PAGE_OF, "version": VERSION, "stream": escaped(stream), "parts": _encoded(parts)})
+    return ManifestPage(_page(parts, _page_name(content), len(content)), content)
 
 
 def _page(parts: Sequence[Part], name: str, size: int) -> Part:

@@ -110,6 +110,12 @@ class HistoryFiles:
 
     def _failed(self, name: str, error: Exception) -> HistoryError:
         if isinstance(error, FileNotFoundError):
-            return HistoryError(f"{self.url}/{name} does not exist")
+            hint = ""
+            if name.startswith(OBJECTS):
+                hint = (
+                    ". If its entries were removed since this read was planned, start the read again. Otherwise, the"
+                    " object was lost: restore it from a version of the bucket"
+                )
+            return HistoryError(f"{self.url}/{name} does not exist{hint}")
         remedy = " (is this process permitted to read it?)" if isinstance(error, PermissionError) else ""
         return HistoryError(f"{self.url}/{name} can't be read: {type(error).__name__}: {error}{remedy}")

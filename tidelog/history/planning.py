@@ -12,6 +12,7 @@ Rule 4: a piece contains every other entry of its range.
 from __future__ import annotations
 
 import logging
+import time
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping
@@ -35,6 +36,7 @@ from tidelog.transport.errors import ReplyError
 
 THREADS: Final = 16  # manifests that are read at the same time
 NOTHING: Final = StreamId(0, 0)
+VALID: Final = 600.0  # seconds after which a manifest is read again: its objects may be deleted after tier-grace
 LAST_SECTIONS: Final = 4  # of the history, among which one with an entry that still exists is expected
 
 log = logging.getLogger(__name__)
@@ -84,7 +86,11 @@ class StreamHistory:
         stop = min(end, self.end)
         if stop <= after:
             return None
-        parts = tuple(manifest.objects(self.files, self.manifest.folder, self.manifest.parts, after, stop))
+        parts = tuple(
+            part
+            for part in manifest.objects(self.files, self.manifest.folder, self.manifest.parts, after, stop)
+            if part.end_ord > self.location.first_ord  # an object of evicted entries may be deleted
+        )
         return self._made(after, stop, parts)
 
     def _made(self, after: StreamId, end: StreamId, parts: tuple[HistoryPart, ...]) -> HistoryPiece:
@@ -128,7 +134,8 @@ class HistoryPlanner:
         self._ask = ask
         self._seconds = seconds
         self._files: dict[str, HistoryFiles] = {}
-        self._versions: dict[str, HistoryManifest] = {}  # the last one that was read of each stream
+        #: The last one that was read of each stream, and when (monotonic).
+        self._versions: dict[str, tuple[HistoryManifest, float]] = {}
         self._agreed: set[tuple[str, int]] = set()  # streams (Rule 2), with their sids
         self.problems: dict[str, Exception] = {}  # by stream: why its history is not used
 
@@ -170,8 +177,11 @@ class HistoryPlanner:
     def _latest(self, key: str, located: HistoryLocation, end: StreamId) -> HistoryManifest | None:
         """Return the manifest of a stream if it belongs to it (Rule 1). Errors are noted."""
         owner = located.server, located.sid
-        version = self._versions.get(key)
-        if version is None or (version.server, version.sid) != owner or version.parts[-1].last_id < end:
+        version, since = self._versions.get(key, (None, 0.0))
+        if (
+            version is None or (version.server, version.sid) != owner or version.parts[-1].last_id < end
+            or since + VALID < time.monotonic()
+        ):  # fmt: skip
             try:
                 version = manifest.latest(self._opened(located.url), located.folder)
             except HistoryError as error:
@@ -179,7 +189,7 @@ class HistoryPlanner:
                 return None
             if version is None or not version.parts or (version.server, version.sid) != owner:
                 return None
-            self._versions[key] = version
+            self._versions[key] = version, time.monotonic()
         parts = version.parts
         if parts[0].first_ord > located.first_ord or parts[-1].end_ord > located.end_ord:
             return None  # at present

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from persistence.tiering.deleting import Deleting, DeletionRequest
+from persistence.tiering.deletionlist import DeletionList
 from persistence.tiering.manifests import ManifestStore
 from persistence.tiering.objectstore import Files, HistoryStore, LocalFiles
 from persistence.tiering.source import AGELESS
@@ -19,6 +21,8 @@ from tests.storage.history.kit import words_of
 from tests.wire.rawclient import Raw
 
 SERVER = "5e" * 20
+CLOCK = 1_800_000_000_000  # ms since epoch
+GRACE = 3_600_000  # ms
 
 Entry = list[Any]  # ID and fields, as XRANGE returns them
 
@@ -30,15 +34,15 @@ class FaultyFiles:
         self.files = files
         self.calls = 0
         self.change: Callable[[str, bytes], bytes] = lambda _name, data: data  # what a read returns
-        self._fail_at = fail_at
+        self.fail_at = fail_at
         self._after = after
 
     def _call(self, call: Callable[[], Any]) -> Any:
         number, self.calls = self.calls, self.calls + 1
-        if number == self._fail_at and not self._after:
+        if number == self.fail_at and not self._after:
             raise OSError("the connection was lost")
         result = call()
-        if number == self._fail_at:
+        if number == self.fail_at:
             raise OSError("the connection was lost")
         return result
 
@@ -57,20 +61,35 @@ class FaultyFiles:
     def remove(self, name: str) -> None:
         self._call(lambda: self.files.remove(name))
 
+    def remove_folder(self, folder: str) -> None:
+        self._call(lambda: self.files.remove_folder(folder))
+
+    def size(self, name: str) -> int:
+        return int(self._call(lambda: self.files.size(name)))
+
 
 class Copier:
     """What one helper process does, without the process."""
 
-    def __init__(self, store: Path, target: Path, files: Files | None = None, epoch: int = 0) -> None:
+    def __init__(
+        self, store: Path, target: Path, files: Files | None = None, epoch: int = 0, now: int = CLOCK
+    ) -> None:  # fmt: skip
         self.warnings: list[str] = []
         self.problems: list[str] = []
         self.objects = HistoryStore(str(target), 30, lambda: None)
         self.objects._files = files or LocalFiles(str(target))
-        self.manifests = ManifestStore(self.objects, SERVER, self.warnings.append)
+        self.now = now
+        self.deletions = DeletionList(self.objects, SERVER, lambda: self.now)
+        self.deletions.epoch = epoch
+        self.manifests = ManifestStore(
+            self.objects, SERVER, self.warnings.append, self.deletions, lambda: self.now
+        )  # fmt: skip
+        self.deleting = Deleting(self.objects, self.manifests, self.deletions, lambda: None, lambda: self.now)
         self.state = TieringState()
         self._directory = store
         self._epoch = epoch
         self.progress: Callable[[], None] = lambda: None
+        self.deletions.load()
 
     def run(self, before: int = AGELESS, offset: int = -1) -> bool:
         request = PassRequest(self._directory, self._epoch, before, offset)
@@ -78,6 +97,12 @@ class Copier:
         complete = one.run()
         self.problems = one.problems
         return complete
+
+    def delete(self, grace: int = GRACE, offset: int = -1, end: int = 1 << 60) -> None:
+        """Run a sweep, as a helper does after a pass."""
+        waiting = frozenset(file.name for file in self.deletions.current.files)
+        request = DeletionRequest(self._directory, self._epoch, offset, end, grace, waiting)
+        self.deleting.sweep(request, self.state.copied)
 
 
 class History:
@@ -145,8 +170,8 @@ class TieredServer:
     def entries(self, key: str) -> list[Entry]:
         return list(self.client("XRANGE", key, "-", "+"))
 
-    def copier(self, files: Files | None = None, epoch: int = 0) -> Copier:
-        return Copier(self.copied, self.target, files, epoch)
+    def copier(self, files: Files | None = None, epoch: int = 0, now: int = CLOCK) -> Copier:
+        return Copier(self.copied, self.target, files, epoch, now)
 
     def history(self, key: str) -> list[Entry]:
         return History(self.target).entries(key.encode())

@@ -59,23 +59,52 @@ def test_the_size_grows_with_the_logarithm_of_the_history() -> None:
 def test_the_vector() -> None:
     line = (
         b'{"format":"tidelog history manifest","version":1,"stream":"orders%3A1","server":"' + SERVER.encode() + b'",'
-        b'"sid":7,"number":2,"epoch":3,"first_ord":0,"parts":[{"name":"0.tide","level":0,"size":1000,'
+        b'"sid":7,"number":2,"epoch":3,"time":0,"offset":0,"first_ord":0,"parts":[{"name":"0.tide","level":0,"size":1000,'
         b'"index_offset":900,"first_ord":0,"end_ord":10,"first_id":"0.1","last_id":"0.10","entries":10,"stored":800}]}'
     )
-    content = line + b"\nd67f0542be21f149\n"
+    content = line + b"\n8891fdb13fba4dc5\n"
     assert grown(1)[0].encode() == content
     assert decode(content, b"orders:1") == grown(1)[0]
 
 
 def test_trimming_removes_objects_without_remaining_entries() -> None:
-    made = grown(3)[0].trimmed(15, 4)
+    trimmed = grown(3)[0].trimmed(15, 4, no_page)
+    made = trimmed.version
     assert (made.first_ord, made.number, made.epoch) == (15, 5, 4)
     assert [each.name for each in made.parts] == ["1.tide", "2.tide"]
+    assert (trimmed.dropped, trimmed.pages) == ([part(0)], [])
     assert made.stored == 1600
-    assert made.trimmed(3, 4).first_ord == 15  # never back
-    gone = made.trimmed(99, 4)
+    assert made.trimmed(3, 4, no_page).version.first_ord == 15  # never back
+    gone = made.trimmed(99, 4, no_page).version
     assert (gone.parts, gone.end_ord) == ((), 99)
     assert decode(gone.encode(), b"orders:1") == gone
+
+
+def no_page(of: Part) -> tuple[Part, ...]:
+    raise AssertionError(of)
+
+
+def test_pages_are_trimmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each object is dropped exactly once, and so is each page. The rest is listed as before."""
+    monkeypatch.setattr(manifest, "PAGE", 3)
+    made, pages = grown(60)
+    assert max(each.level for each in made.parts) == 2
+
+    def page(of: Part) -> tuple[Part, ...]:
+        return decode_page(pages[of.name], of, b"orders:1")
+
+    dropped: list[Part] = []
+    written = set(pages)
+    for first in (5, 10, 195, 300, 305, 310, 598, 600):
+        trimmed = made.trimmed(first, 4, page)
+        pages.update({each.part.name: each.content for each in trimmed.pages})
+        written.update(each.part.name for each in trimmed.pages)
+        dropped += trimmed.dropped
+        made = decode(trimmed.version.encode(), b"orders:1")
+        assert listed(made.parts, pages) == [part(at) for at in range(first // 10, 60)]
+        assert made.first_ord == first
+    assert [each for each in dropped if not each.level] == [part(at) for at in range(60)]
+    assert sorted(each.name for each in dropped if each.level) == sorted(written)
 
 
 def test_an_object_that_leaves_a_gap_is_refused() -> None:

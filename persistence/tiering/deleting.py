@@ -1,0 +1,491 @@
+"""Deletes the objects that nothing needs any more, in two phases.
+
+First, the list of deletions gets the objects and pages without remaining entries, with the time, and new versions of
+the manifests no longer list them. After ``tier-grace``, the files themselves are deleted. So a reader has this long to
+use a manifest that it has read.
+
+Rule 1: an object is deleted only if no manifest lists it, no node in the store refers to it, and no pin protects it.
+All of this is verified again immediately before.
+Rule 2: only what the store contradicts is removed: entries below the first ordinal of their stream, and streams that do
+not exist any more. Only a store in which all records are confirmed counts. A store that is older than the history is
+that of a data directory that was replaced by an older copy, and nothing is deleted.
+Rule 3: an object that no manifest lists, such as that of a process that was killed, is an orphan. It also waits for
+``tier-grace``. It is deleted only if its entries were removed, or are in other objects of the manifests. The epoch in
+its name must not be later than that of this leader.
+Rule 4: the times are those of the server's clock and are recorded in the files. The times of the object store are not
+used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from persistence.tiering import source
+from persistence.tiering.deletionlist import DeletionList, waiting_of
+from persistence.tiering.listed import ListedStream
+from persistence.tiering.manifests import ManifestStore
+from persistence.tiering.objectstore import HistoryStore, HistoryStoreError, MissingFileError, TimedOutError
+from persistence.tiering.source import StoredStream, StoreView
+from persistence.tiering.tieringpass import CopiedTo, UnconfirmedError
+from resp.errors import CorruptError
+from storage.history import objectfile, pins
+from storage.history.deletions import OBJECT, WaitingFile
+from storage.history.manifest import Manifest, Part, TrimmedManifest, directory_of, manifest_name
+from storage.history.objectfile import FOOTER, SectionRecord
+
+THREADS: Final = 16  # calls at the same time, for the manifests of many streams
+BATCH: Final = 100  # manifests for which the list of deletions is written once, and files between two checks
+NODES: Final = 20_000  # of the store in one read transaction
+AGAIN: Final = 3_600_000  # ms after which a file that could not be deleted is examined again
+ORPHANS: Final = 86_400_000  # ms between two searches for objects that no manifest lists
+
+
+@dataclass(slots=True)
+class DeletionTotals:
+    """What this process has deleted, and what waits."""
+
+    objects: int = 0
+    bytes: int = 0  # of these objects
+    waiting_objects: int = 0
+    waiting_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionRequest:
+    """What the server requests."""
+
+    directory: Path  # of the store
+    epoch: int  # of the leader
+    offset: int  # see ``PassRequest``
+    end: int  # of the server's log: records up to this offset exist
+    grace: int  # ms
+    waiting: frozenset[str]  # the files that waited before this process reported nodes that can leave the store
+
+
+@dataclass(slots=True)
+class _Store:
+    """The store at the beginning of a sweep."""
+
+    names: set[bytes]  # of those of its streams that have a manifest
+    streams: dict[int, StoredStream]  # those with the sids of manifests
+    has_references: bool  # or had some
+    referenced: set[str] | None = None  # objects; None: not read yet
+    pinned: set[str] = field(default_factory=set)
+    pinned_all: bool = False
+
+
+class Deleting:
+    """Deletes what is below a prefix."""
+
+    def __init__(
+        self, store: HistoryStore, manifests: ManifestStore, deletions: DeletionList, progress: Callable[[], None],
+        now: Callable[[], int],
+    ) -> None:  # fmt: skip
+        """``progress``: called by any thread, after each stream. ``now``: ms since epoch."""
+        self._store = store
+        self._manifests = manifests
+        self._listing = manifests.listing
+        self._deletions = deletions
+        self._progress = progress
+        self._now = now
+        self._is_loaded = False
+        self._orphans_at = 0  # when orphans are searched next
+        self._blocked: dict[str, int] = {}  # files that can't be deleted yet, and when they are examined again
+        self.totals = DeletionTotals()
+        self.problems: list[str] = []
+
+    def sweep(self, wanted: DeletionRequest, copied: dict[int, CopiedTo]) -> None:
+        """Remove what the store no longer has. ``copied``: see ``TieringState``; it is updated.
+
+        Raises TimedOutError, OSError. Other errors are in ``problems``.
+        """
+        self.problems = []
+        self._deletions.epoch, self._deletions.grace = wanted.epoch, wanted.grace
+        try:
+            self._sweep(wanted, copied)
+        except UnconfirmedError:
+            pass  # a later sweep continues
+        except TimedOutError:
+            raise
+        except (HistoryStoreError, CorruptError) as error:
+            self.problems.append(str(error))
+            self._is_loaded = False  # another process may have changed something
+            self._listing.streams.clear()
+            self._listing.objects.clear()
+        waiting = [file for file in self._deletions.current.files if not file.kept]
+        self.totals.waiting_objects = sum(1 for file in waiting if OBJECT.fullmatch(file.name))
+        self.totals.waiting_bytes = sum(file.size for file in waiting)
+
+    def _sweep(self, wanted: DeletionRequest, copied: dict[int, CopiedTo]) -> None:
+        if not self._is_loaded:
+            self._load(wanted.epoch)
+        if self._deletions.problem:
+            raise CorruptError(self._deletions.problem)
+        with self._view(wanted) as view:
+            sids = {known.sid for known in self._listing.streams.values()}
+            sids.update(sid for file in self._deletions.current.files for sid, _ in file.holders)
+            found = list(view.streams(lambda its: its.sid in sids or its.name in self._listing.streams))
+            store = _Store({its.name for its in found}, {its.sid: its for its in found}, view.has_references)
+            end = max(wanted.end, view.offset)
+        if self._is_suspended(end):
+            return
+        self._trim(store, wanted.epoch, copied)
+        self._delete_versions()
+        self._delete_folders(store)
+        self._find_orphans(wanted)
+        self._delete(wanted, store)
+
+    # -- what exists -----------------------------------------------------------------------------------------
+    def _load(self, epoch: int) -> None:
+        """Read the manifests of all streams that this process does not know yet."""
+        self._store.open()
+        self._deletions.load()
+        known = set(map(directory_of, self._listing.streams))
+        folders = [folder for folder in self._store.names("streams") if folder not in known]
+        with ThreadPoolExecutor(THREADS) as pool:
+            for problem in pool.map(lambda folder: self._load_one(folder, epoch), folders):
+                if problem:
+                    self.problems.append(problem)
+        self._is_loaded = True
+
+    def _load_one(self, folder: str, epoch: int) -> str:
+        try:
+            self._manifests.found(folder, epoch)
+        except (CorruptError, MissingFileError) as error:
+            return str(error)
+        self._progress()
+        return ""
+
+    @contextmanager
+    def _view(self, wanted: DeletionRequest) -> Iterator[StoreView]:
+        """Open the store. Raises UnconfirmedError if it has records that are not confirmed: the next leader can lack
+        their deletions."""
+        with source.opened(wanted.directory) as view:
+            if 0 <= wanted.offset < view.offset:
+                raise UnconfirmedError
+            yield view
+
+    def _is_suspended(self, end: int) -> bool:
+        """Return whether nothing may be deleted (Rule 2). ``end``: of the server's log."""
+        current = self._deletions.current
+        if not current.suspended:
+            latest = max((known.offset for known in self._listing.streams.values()), default=0)
+            if latest > end:
+                text = (
+                    f"the history was written at log offset {latest}, but the log of this server ends at {end}:"
+                    " its data directory seems to be an older copy"
+                )
+                self._deletions.save(replace(current, suspended=text))
+                current = self._deletions.current
+        if current.suspended:
+            self.problems.append(
+                f"no object is deleted, because {current.suspended}. Check the data. Then run tidelog history repair"
+            )
+        return bool(current.suspended)
+
+    # -- manifests -------------------------------------------------------------------------------------------
+    def _trim(self, store: _Store, epoch: int, copied: dict[int, CopiedTo]) -> None:
+        """Write new versions of the manifests with objects without remaining entries."""
+        changes: list[TrimmedManifest] = []
+        for name, known in list(self._listing.streams.items()):
+            if not known.has_parts or not known.sid or directory_of(name) in self._listing.unreadable:
+                continue
+            try:
+                change = self._changed(name, known, store.streams.get(known.sid), epoch)
+            except (CorruptError, MissingFileError) as error:
+                self.problems.append(f"stream {name!r}: {error}")
+                continue
+            if change is not None and change.dropped:
+                changes.append(change)
+            if len(changes) == BATCH:
+                self._change(changes, copied)
+                changes = []
+        self._change(changes, copied)
+
+    def _changed(
+        self, name: bytes, known: ListedStream, stream: StoredStream | None, epoch: int
+    ) -> TrimmedManifest | None:  # fmt: skip
+        """Return the next version of a manifest; None if it remains valid. ``stream``: perhaps with another name."""
+        if stream is None:
+            version = self._manifests.load(name, known.number)
+            return self._manifests.trimmed(version, version.end_ord, epoch)
+        if stream.first_ord <= known.first_ord or stream.first_ord < known.first_end:
+            return None
+        version = self._manifests.load(name, known.number)
+        if not known.first_end:
+            known.first_end = self._first(version).end_ord
+        if stream.first_ord < known.first_end:
+            return None
+        return self._manifests.trimmed(version, stream.first_ord, epoch)
+
+    def _first(self, version: Manifest) -> Part:
+        """Return the first object that a manifest lists."""
+        part = version.parts[0]
+        while part.level:
+            part = self._manifests.page(version.stream, part)[0]
+        return part
+
+    def _change(self, changes: list[TrimmedManifest], copied: dict[int, CopiedTo]) -> None:
+        now = self._now()
+        self._deletions.add([file for one in changes for file in waiting_of(one.version.stream, one.dropped, now)])
+        for one in changes:
+            version = one.version
+            self._manifests.write(version, one.pages)
+            self._listing.objects.difference_update(part.name for part in one.dropped)
+            for sid, its in list(copied.items()):
+                if its.name != version.stream:
+                    continue
+                if sid == version.sid and version.parts:
+                    copied[sid] = its._replace(number=version.number)
+                else:
+                    del copied[sid]  # the next pass reads the manifest before it copies anything
+            self._progress()
+
+    def _delete_versions(self) -> None:
+        """Delete the versions of manifests that others have replaced for longer than ``tier-grace``."""
+        due = self._due()
+        streams = [name for name, known in self._listing.streams.items() if known.before]
+        with ThreadPoolExecutor(THREADS) as pool:
+            list(pool.map(lambda name: self._delete_before(name, self._listing.streams[name], due), streams))
+
+    def _delete_before(self, name: bytes, known: ListedStream, due: int) -> None:
+        folder = f"streams/{directory_of(name)}"
+        while known.before:
+            number, replaced = known.before[0]
+            if not replaced:
+                replaced = known.time
+                if len(known.before) > 1:
+                    try:
+                        replaced = self._manifests.load(name, known.before[1][0]).time or known.time
+                    except (CorruptError, MissingFileError):
+                        replaced = known.time
+                known.before[0] = number, replaced
+            if not replaced or replaced > due:
+                return
+            self._store.remove(f"{folder}/{manifest_name(number)}")
+            del known.before[0]
+            self._progress()
+
+    def _delete_folders(self, store: _Store) -> None:
+        """Delete the manifests of streams that have not existed for longer than ``tier-grace``."""
+        due = self._due()
+        gone = [
+            (name, known) for name, known in self._listing.streams.items()
+            if not known.has_parts and not known.before and 0 < known.time <= due and name not in store.names
+        ]  # fmt: skip
+        if not gone:
+            return
+        floor = max(known.number for _, known in gone)
+        if floor > self._deletions.current.floor:
+            self._deletions.save(replace(self._deletions.current, floor=floor))
+        for name, known in gone:
+            folder = f"streams/{directory_of(name)}"
+            last = manifest_name(known.number)
+            for file in self._store.names(folder):
+                if file != last:
+                    self._store.remove(f"{folder}/{file}")
+            self._store.remove(f"{folder}/{last}")
+            self._store.remove_folder(folder)
+            del self._listing.streams[name]
+            self._progress()
+
+    def _due(self) -> int:
+        """Return the time before which files must have been replaced to be deleted now, in ms."""
+        return self._now() - self._deletions.grace - self._deletions.slack
+
+    # -- objects ---------------------------------------------------------------------------------------------
+    def _delete(self, wanted: DeletionRequest, store: _Store) -> None:
+        """Delete the files that have waited for long enough."""
+        now, due = self._now(), self._due()
+        files = [
+            file for file in self._deletions.current.files
+            if file.since <= due and not file.kept and self._blocked.get(file.name, 0) <= now
+            and file.name in wanted.waiting
+        ]  # fmt: skip
+        if not files or store.has_references:
+            return
+        self._read_references(wanted, store)
+        for first in range(0, len(files), BATCH):
+            self._read_pins(store)
+            self._deletions.check_newest()
+            self._delete_some(wanted, store, files[first : first + BATCH])
+
+    def _delete_some(self, wanted: DeletionRequest, store: _Store, files: list[WaitingFile]) -> None:
+        gone: set[str] = set()
+        for file in files:
+            is_needed = self._is_needed(file, wanted, store)
+            if is_needed:
+                self._blocked[file.name] = self._now() + AGAIN
+                continue
+            gone.add(file.name)
+            if is_needed is None:  # some manifest lists it
+                continue
+            self._store.remove(file.name)
+            if OBJECT.fullmatch(file.name):
+                self.totals.objects += 1
+                self.totals.bytes += file.size
+            self._progress()
+        if gone:
+            self._deletions.save(self._deletions.current.without(gone))
+
+    def _is_needed(self, file: WaitingFile, wanted: DeletionRequest, store: _Store) -> bool | None:
+        """Return whether a file must remain for now; None if it has to leave the list, because a manifest lists it, or
+        it does not exist."""
+        found = OBJECT.fullmatch(file.name)
+        if found is None:
+            return self._page_is_needed(file.name)
+        name = file.name.removeprefix("objects/")
+        if store.pinned_all or name in store.pinned or name in (store.referenced or ()):
+            return True
+        if int(found[1], 16) > wanted.epoch:
+            return True
+        for sid, end in file.holders:
+            if sid in store.streams and store.streams[sid].first_ord < end:  # it was renamed
+                return True
+        try:
+            records = self._index(file)
+        except MissingFileError:
+            return None
+        except CorruptError as error:
+            self.problems.append(f"{file.name} can't be deleted: {error}")
+            return True
+        return self._object_is_needed(name, records, wanted, file.why == "orphan")
+
+    def _object_is_needed(
+        self, name: str, records: list[SectionRecord], wanted: DeletionRequest, is_orphan: bool
+    ) -> bool | None:  # fmt: skip
+        ranges: dict[bytes, tuple[int, int]] = {}
+        for record in records:
+            head = record.head
+            first, _ = ranges.get(head.stream, (head.first_ord, 0))
+            ranges[head.stream] = first, head.end_ord
+        covered: set[bytes] = set()
+        for stream, (first, end) in ranges.items():
+            if directory_of(stream) in self._listing.unreadable:
+                return True
+            if self._listing.may_list(stream, first, end):
+                try:
+                    its = self._parts_of(stream, first, end)
+                except (CorruptError, MissingFileError):
+                    return True
+                if any(part.name == name for part in its):
+                    return None
+                if its[0].first_ord <= first and its[-1].end_ord >= end:
+                    covered.add(stream)
+        if not is_orphan:
+            return False
+        left = ranges.keys() - covered
+        if not left:
+            return False
+        with self._view(wanted) as view:
+            return any(its.first_ord < ranges[its.name][1] for its in view.streams(lambda its: its.name in left))
+
+    def _parts_of(self, stream: bytes, first: int, end: int) -> list[Part]:
+        """Return the objects that the manifest of a stream lists for a range of ordinals."""
+
+        def below(parts: Iterable[Part]) -> list[Part]:
+            found: list[Part] = []
+            for part in parts:
+                if not part.level:
+                    self._listing.objects.add(part.name)
+                if part.first_ord < end and part.end_ord > first:
+                    found += below(self._manifests.page(stream, part)) if part.level else [part]
+            return found
+
+        return below(self._manifests.load(stream, self._listing.streams[stream].number).parts)
+
+    def _page_is_needed(self, name: str) -> bool | None:
+        """Return whether a manifest that exists lists a page."""
+        _, folder, page = name.split("/")
+        if folder in self._listing.unreadable:
+            return True
+        stream = next((each for each in self._listing.streams if directory_of(each) == folder), None)
+        if stream is None:
+            return False
+
+        def lists(parts: Iterable[Part]) -> bool:
+            return any(
+                part.level and (part.name == page or (part.level > 1 and lists(self._manifests.page(stream, part))))
+                for part in parts
+            )
+
+        try:
+            version = self._manifests.load(stream, self._listing.streams[stream].number)
+            return None if lists(version.parts) else False
+        except (CorruptError, MissingFileError):
+            return True
+
+    def _index(self, file: WaitingFile) -> list[SectionRecord]:
+        size, offset = file.size, file.index_offset
+        if size < FOOTER.size:
+            raise CorruptError("it is no history object")
+        if not offset:
+            footer = self._store.read(file.name, size - FOOTER.size, size)
+            offset = objectfile.index_offset(footer, size)
+        return objectfile.read_index(self._store.read(file.name, offset, size), size)
+
+    def _read_references(self, wanted: DeletionRequest, store: _Store) -> None:
+        """Read to which objects the store refers. New references are only copies of these: nodes never refer to an
+        object that no manifest lists."""
+        store.referenced = set()
+        key = b""
+        while True:
+            with self._view(wanted) as view:
+                found, key = view.referenced(key, NODES)
+            store.referenced |= found
+            self._progress()
+            if not key:
+                return
+
+    def _read_pins(self, store: _Store) -> None:
+        store.pinned, store.pinned_all = set(), False
+        for name in self._store.names(pins.FOLDER):
+            try:
+                pin = pins.decode(self._store.read(f"{pins.FOLDER}/{name}"))
+            except MissingFileError:
+                continue
+            except CorruptError as error:
+                self.problems.append(f"{pins.FOLDER}/{name}: {error}")
+                store.pinned_all = True
+                continue
+            if pin.expires and pin.expires <= self._now():
+                continue
+            if pin.objects is None:
+                store.pinned_all = True
+            else:
+                store.pinned |= pin.objects
+
+    def _find_orphans(self, wanted: DeletionRequest) -> None:
+        """List the objects that no manifest lists (Rule 3)."""
+        if self._now() < self._orphans_at:
+            return
+        waiting = {file.name.removeprefix("objects/") for file in self._deletions.current.files}
+        unknown = [
+            name for name in self._store.names("objects")
+            if name not in waiting and name not in self._listing.objects and OBJECT.fullmatch(f"objects/{name}")
+        ]  # fmt: skip
+        orphans: list[WaitingFile] = []
+        for name in unknown:
+            if name in self._listing.objects:  # a page that was read meanwhile lists it
+                continue
+            file = WaitingFile(f"objects/{name}", 0, 0, self._now(), why="orphan")
+            try:
+                file = replace(file, size=self._store.size(file.name))
+                needed = self._object_is_needed(name, self._index(file), wanted, is_orphan=True)
+            except MissingFileError:
+                continue
+            except CorruptError as error:
+                self.problems.append(f"{file.name}: {error}")
+                continue
+            if needed is None:
+                self._listing.objects.add(name)
+            elif not needed and int(name[:16], 16) <= wanted.epoch:
+                orphans.append(file)
+            self._progress()
+        self._deletions.add(orphans)
+        self._orphans_at = self._now() + ORPHANS
