@@ -73,7 +73,6 @@ class _Store:
 
     names: set[bytes]  # of those of its streams that have a manifest
     streams: dict[int, StoredStream]  # those with the sids of manifests
-    has_references: bool  # or had some
     referenced: set[str] | None = None  # objects; None: not read yet
     pinned: set[str] = field(default_factory=set)
     pinned_all: bool = False
@@ -130,7 +129,7 @@ class Deleting:
             sids = {known.sid for known in self._listing.streams.values()}
             sids.update(sid for file in self._deletions.current.files for sid, _ in file.holders)
             found = list(view.streams(lambda its: its.sid in sids or its.name in self._listing.streams))
-            store = _Store({its.name for its in found}, {its.sid: its for its in found}, view.has_references)
+            store = _Store({its.name for its in found}, {its.sid: its for its in found})
             end = max(wanted.end, view.offset)
         if self._is_suspended(end):
             return
@@ -307,7 +306,7 @@ class Deleting:
             if file.since <= due and not file.kept and self._blocked.get(file.name, 0) <= now
             and file.name in wanted.waiting
         ]  # fmt: skip
-        if not files or store.has_references:
+        if not files:
             return
         self._read_references(wanted, store)
         for first in range(0, len(files), BATCH):
@@ -445,6 +444,8 @@ class Deleting:
     def _read_pins(self, store: _Store) -> None:
         store.pinned, store.pinned_all = set(), False
         for name in self._store.names(pins.FOLDER):
+            if not name.endswith(".json"):  # it is being written
+                continue
             try:
                 pin = pins.decode(self._store.read(f"{pins.FOLDER}/{name}"))
             except MissingFileError:

@@ -86,7 +86,7 @@ class DeletionList:
         """Write the next version. Raises HistoryStoreError; CorruptError if the list is damaged."""
         if self.problem:
             raise CorruptError(self.problem)
-        version = replace(version, number=self.current.number + 1, epoch=self.epoch)
+        version = replace(version, number=self.current.number + 1, epoch=self.epoch, grace=self.grace)
         name, content = deletions.file_name(version.number), version.encode()
         if not self._store.create(name, content) and self._store.read(name) != content:
             raise HistoryStoreError(f"{name} was written by another process: another leader uses this prefix")

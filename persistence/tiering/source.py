@@ -19,7 +19,7 @@ from zlib import crc32
 
 import lmdb
 
-from persistence.layout import CRC, MARKS_KEY, NODE_KEY, STREAM, TIERED, U64, signed
+from persistence.layout import CRC, MARKS_KEY, NODE_KEY, STREAM, U64, signed
 from persistence.lmdbfile import SMALLEST_MAP, reported
 from persistence.storecopy import DATABASES, MARKS, META, NODES, STREAMS
 from resp.errors import CorruptError
@@ -103,12 +103,6 @@ class StoreView:
             stream = self._unpacked(bytes(key), bytes(value))
             if stream is not None and wanted(stream):
                 yield stream
-
-    @property
-    def has_references(self) -> bool:
-        """Whether the store has, or had, nodes that are only in the object store."""
-        raw = bytes(self._txn.get(b"nodes", db=self._databases[DATABASES[META]]) or b"")
-        return bool(raw) and int(U64.unpack_from(raw, CRC.size)[0]) >= TIERED
 
     def referenced(self, after: bytes, most: int) -> tuple[set[str], bytes]:
         """Return the objects to which the nodes after a key refer, of at most ``most`` nodes, and the last key.

@@ -48,6 +48,7 @@ class Deletions:
     number: int = 0  # of this version, from 1; 0: there is none
     epoch: int = 0  # of the leader that wrote it
     floor: int = 0  # the highest version of a manifest that was deleted: new manifests begin with the next one
+    grace: int = 0  # ms: tier-grace when it was written
     suspended: str = ""  # why no object may be deleted; "" if it may
     files: tuple[WaitingFile, ...] = ()
 
@@ -64,7 +65,8 @@ class Deletions:
         """Return the bytes of the file."""
         return signed({
             "format": DELETIONS, "version": VERSION, "server": self.server, "number": self.number,
-            "epoch": self.epoch, "floor": self.floor, "suspended": self.suspended,
+            "epoch": self.epoch, "floor": self.floor, "grace": self.grace,
+            "suspended": self.suspended,
             "files": [
                 [file.name, file.size, file.index_offset, file.since, file.holders, file.why] for file in self.files
             ],
@@ -83,7 +85,7 @@ def decode(content: bytes) -> Deletions:
         files = tuple(_file(*file) for file in found["files"])
         made = Deletions(
             str(found["server"]), int(found["number"]), int(found["epoch"]), int(found["floor"]),
-            str(found["suspended"]), files,
+            int(found["grace"]), str(found["suspended"]), files,
         )  # fmt: skip
     except (ValueError, TypeError, KeyError) as error:
         raise CorruptError(f"the list of deletions of history is invalid ({error!r}): {_REMEDY}") from error

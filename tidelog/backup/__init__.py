@@ -7,6 +7,7 @@
     manifest  the file that defines a backup
     lock      permits one writer per target
     take      creates a backup
+    objectpins  protects history objects to which a backup refers
     retention  removes old backups
     logchunks  the files of the log of a continuous backup
     logwriter  collects the log of a server, and writes it as such files

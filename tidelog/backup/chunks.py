@@ -16,12 +16,14 @@ from collections.abc import Iterator
 from typing import Final
 from zlib import crc32
 
-from tidelog.backup.frames import BackupFrame, StoreEntry, entries
+from tidelog.backup.frames import NODES, BackupFrame, StoreEntry, entries
 
 SMALLEST: Final = 1 << 20  # minimum size of a chunk in bytes
 LARGEST: Final = 8 << 20  # maximum size of a chunk in bytes, except for a single larger entry
 APART: Final = 2 << 20  # average distance of possible boundaries in bytes
 LOG_CHUNK: Final = 4 << 20  # bytes of log
+REFERENCE: Final = 108  # bytes of the value of a node whose entries are only in a history object
+REFERENCES: Final = b"TN\3"  # with which it begins; the epoch and the digest in the name of the object follow at 48
 
 
 class StoreCutter:
@@ -29,6 +31,7 @@ class StoreCutter:
 
     def __init__(self) -> None:
         self.entries = 0
+        self.objects: set[str] = set()  # names of the history objects to which nodes refer
         self._parts: list[bytes] = []
         self._size = 0  # bytes of the unfinished chunk
         self._db = -1  # database of its entries
@@ -38,6 +41,8 @@ class StoreCutter:
         begin = 0  # start of the unfinished chunk
         for entry in entries(piece):
             self.entries += 1
+            if entry.db == NODES:
+                self._note_reference(piece[max(entry.start, entry.end - REFERENCE) : entry.end])
             if entry.db != self._db:
                 yield from self._cut(piece[begin : entry.start])
                 begin, self._db = entry.start, entry.db
@@ -49,6 +54,11 @@ class StoreCutter:
 
     def end(self) -> Iterator[bytes]:
         return self._cut(b"")
+
+    def _note_reference(self, value: bytes) -> None:
+        if value.startswith(REFERENCES):
+            epoch = int.from_bytes(value[48:56], "little")
+            self.objects.add(f"{epoch:016x}-{value[56:72].hex()}.tide")
 
     def _cut(self, last: bytes) -> Iterator[bytes]:
         chunk = b"".join([*self._parts, last])

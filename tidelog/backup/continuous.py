@@ -61,6 +61,7 @@ class ContinuousOptions:
     lag: float  # seconds
     keep: int | None  # base backups
     every: float = 0.0  # seconds between two base backups; 0: only one is taken
+    history: str = ""  # see ``take``
 
 
 class ContinuousBackup:
@@ -71,7 +72,7 @@ class ContinuousBackup:
     ) -> None:
         self._url = url
         self._place = target_at(target)
-        self._recurring = RecurringBase(url, target, options.every, options.keep, say, stop)
+        self._recurring = RecurringBase(url, target, options.every, options.keep, say, stop, options.history)
         self._merge = RecurringMerge(target, say, stop)
         self.monitor = LagMonitor(options.lag, say)
         self._lock = TargetLock(self._place, say, stop.wait, self._behind)
@@ -164,7 +165,9 @@ class ContinuousBackup:
         self.monitor.pause()
         self._recurring.cancel()  # the new base backup would use files that it is about to remove
         self._lock.check()
-        base, new_bytes = take_base(source, self._url, began, self._place, self._lock, self._reporting)
+        base, new_bytes = take_base(
+            source, self._url, began, self._place, self._lock, self._reporting, self._options.history
+        )  # fmt: skip
         self._say(f"base backup {base.name}: {size(base.size)}, of which {size(new_bytes)} are new, verified")
         position = LogPosition(base.replid, base.log_offset)
         self._writer = LogWriter(base.name, position, (ranges.ms_of(base.began), base.log_offset))

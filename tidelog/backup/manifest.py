@@ -12,6 +12,8 @@
       "keys": 12, "entries": 100000,                as INFO said when it began
       "store": [["<sha256>", bytes], ...],          chunks: pieces of the store, see ``frames``
       "log": [["<sha256>", bytes], ...],            chunks: BATCH frames
+      "history": "s3://bucket/tide", "pin": "..."   if it refers to history objects: their prefix, and the file that
+                                                    protects them, see ``objectpins``
       "sha256": "..."                               of this object without this field, as JSON with sorted keys and
     }                                               without blanks
 """
@@ -61,6 +63,8 @@ class BackupManifest:
     entries: Number
     store: tuple[Chunk, ...]
     log: tuple[Chunk, ...]
+    history: Text = ""
+    pin: Text = ""
 
     @property
     def chunks(self) -> tuple[Chunk, ...]:

@@ -34,9 +34,11 @@ class RecurringBase:
     """The thread, which exists while a base backup is taken."""
 
     def __init__(
-        self, url: str, target: str, every: float, keep: int | None, say: Callable[[str], None], stop: threading.Event
-    ) -> None:
-        """Initialize. ``every``: seconds between two base backups; 0: none are taken."""
+        self, url: str, target: str, every: float, keep: int | None, say: Callable[[str], None], stop: threading.Event,
+        history: str = "",
+    ) -> None:  # fmt: skip
+        """``every``: seconds between two base backups; 0: none are taken. ``history``: see ``take``."""
+        self._history = history
         self._url = url
         self._target = target
         self._every = every
@@ -87,7 +89,7 @@ class RecurringBase:
     def _take(self, lock: TargetLock) -> None:
         place, began = target_at(self._target), datetime.now(UTC)
         with closing(BackupSource(self._url, False, None, self._stop)) as source:
-            base, new_bytes = take_base(source, self._url, began, place, lock, self._report)
+            base, new_bytes = take_base(source, self._url, began, place, lock, self._report, self._history)
         self.taken(int(began.timestamp() * 1000))
         self._say(f"base backup {base.name}: {size(base.size)}, of which {size(new_bytes)} are new, verified")
         if self._keep:

@@ -5,18 +5,21 @@ Rule 2: of a log, the chunks that end before the oldest remaining base backup of
         follows no remaining base backup is removed if it began before the oldest of them.
 Rule 3: only chunks that were listed before it was determined what is needed are removed. A continuous backup may write
         further ones in the meantime.
-Rule 4: no files are merged meanwhile. A listing could lack the first records of a log, which would then seem to follow
+Rule 4: the pin of a backup is removed after its manifest. If this fails, the next backup does not try again.
+Rule 5: no files are merged meanwhile. A listing could lack the first records of a log, which would then seem to follow
         no base backup.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from tidelog.backup import ranges
 from tidelog.backup.lock import TargetLock
 from tidelog.backup.logstate import state_file
 from tidelog.backup.manifest import ENDING, backups, chunk_file, load
+from tidelog.backup.objectpins import unpin
 from tidelog.backup.targets import BackupError, BackupTarget
 
 
@@ -31,9 +34,12 @@ def prune(place: BackupTarget, keep: int, lock: TargetLock, working: Callable[[]
         needed = {chunk_file(digest) for name in left for digest, _ in load(place, name).chunks}
     except BackupError as error:
         raise BackupError(f"the backup is complete, but nothing can be removed: {error}") from error
+    pins = _pins(place, gone)
     for name in gone:
         place.remove(name + ENDING)
     place.settle()  # a manifest without its chunks must not reappear
+    for history, pin in pins:
+        unpin(history, pin)
     for file in place.names("chunks").keys() - needed:
         if working is not None:
             working()
@@ -41,6 +47,17 @@ def prune(place: BackupTarget, keep: int, lock: TargetLock, working: Callable[[]
         place.remove(file)
     _prune_logs(place, left[0], lock)
     return len(gone)
+
+
+def _pins(place: BackupTarget, names: list[str]) -> list[tuple[str, str]]:
+    """Return prefix and file of the pins of backups."""
+    found = []
+    for name in names:
+        with suppress(BackupError):  # a damaged manifest is removed, and its pin remains
+            one = load(place, name)
+            if one.pin:
+                found.append((one.history, one.pin))
+    return found
 
 
 def _prune_logs(place: BackupTarget, oldest: str, lock: TargetLock) -> None:

@@ -19,9 +19,11 @@ from tidelog.backup.chunks import LogCutter, StoreCutter
 from tidelog.backup.frames import BATCH, COPY, DONE, ONE, PIECE, TWO, BackupFrame, LogPart
 from tidelog.backup.lock import TargetLock
 from tidelog.backup.manifest import ENDING, BackupManifest, Chunk, chunk_file
+from tidelog.backup.objectpins import NEEDED, pin, pin_name
 from tidelog.backup.retention import prune
 from tidelog.backup.source import BackupSource
 from tidelog.backup.targets import BackupError, BackupTarget
+from tidelog.operating.tables import counted
 from tidelog.transport.access import without_credentials
 
 #: Called often with the current activity, the bytes done so far, and the estimated total.
@@ -38,24 +40,27 @@ class BackupResult:
 
 
 def take(
-    url: str, place: BackupTarget, keep: int | None, report: Report, say: Callable[[str], None] | None = None
-) -> BackupResult:
+    url: str, place: BackupTarget, keep: int | None, report: Report, say: Callable[[str], None] | None = None,
+    history: str = "",
+) -> BackupResult:  # fmt: skip
     """Create a verified backup at ``place``, and then remove all but the newest ``keep``.
 
+    ``history``: the prefix of the history objects to which the backup may refer; "": it must not refer to any.
     ``say``: called with a line if another writer's lock delays the backup. Raises BackupError, or redis.RedisError if
     the server is unreachable or refuses. There is no new backup then.
     """
     with TargetLock(place, say) as lock:
         began = datetime.now(UTC)
         with closing(BackupSource(url)) as source:
-            manifest, new_bytes = take_base(source, url, began, place, lock, report)
+            manifest, new_bytes = take_base(source, url, began, place, lock, report, history)
         removed = prune(place, keep, lock) if keep else 0
     return BackupResult(manifest, new_bytes, removed)
 
 
 def take_base(
-    source: BackupSource, url: str, began: datetime, place: BackupTarget, lock: TargetLock, report: Report
-) -> tuple[BackupManifest, int]:
+    source: BackupSource, url: str, began: datetime, place: BackupTarget, lock: TargetLock, report: Report,
+    history: str = "",
+) -> tuple[BackupManifest, int]:  # fmt: skip
     """Copy a server from a source that has just begun a full copy. Return the manifest and the number of bytes written.
 
     ``began``: the time before the source was opened. Raises BackupError; there is no new backup then.
@@ -66,9 +71,13 @@ def take_base(
 
     shelf = _Shelf(place, lock)
     copied = _copy(source, shelf, report)
+    if copied.objects and not history:
+        raise BackupError(NEEDED.format(counted(len(copied.objects), "object")))
     shelf.read_back(reporting)  # can take longer than a server waits for a sign of life
+    name = f"{_compact(began)}-{copied.log_offset}"
+    pinned = pin_name(place, name) if copied.objects else ""
     manifest = BackupManifest(
-        name=f"{_compact(began)}-{copied.log_offset}",
+        name=name,
         began=_precise(began),
         ended=_precise(datetime.now(UTC)),
         tool=tidelog.__version__,
@@ -83,8 +92,12 @@ def take_base(
         entries=source.facts.entries,
         store=tuple(copied.store),
         log=tuple(copied.log),
+        history=history if pinned else "",
+        pin=pinned,
     )
     lock.check()
+    if pinned:
+        pin(history, pinned, f"backup {place.shown}/{name}", copied.objects)
     _complete(place, manifest)
     return manifest, sum(shelf.new.values())
 
@@ -132,6 +145,7 @@ class _Copied:
     log: list[Chunk]
     store_entries: int
     log_offset: int
+    objects: set[str]  # names of the history objects to which the store refers
 
 
 def _copy(source: BackupSource, shelf: _Shelf, report: Report) -> _Copied:
@@ -167,7 +181,7 @@ def _copy(source: BackupSource, shelf: _Shelf, report: Report) -> _Copied:
             source.put_back(LogPart(at, part.groups[taken:], part.ms))
         report("copying", done, max(done, total))
     log += map(shelf.put, batches.end())
-    return _Copied(store, log, cutter.entries, at)
+    return _Copied(store, log, cutter.entries, at, cutter.objects)
 
 
 def _expected(source: BackupSource, kind: int) -> BackupFrame:

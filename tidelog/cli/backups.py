@@ -57,9 +57,16 @@ def _reporting() -> Iterator[None]:
     type=click.FloatRange(0),
     help="With --continuous: hours between two base backups; 0: only the first.  [default: 24]",
 )
+@click.option(
+    "--reference-history",
+    metavar="URL",
+    default="",
+    help="If entries of the server are only in an object store, refer to them. URL: its tier-url.",
+)
 def backup(
-    target: str, url: str, keep: int | None, continuous: bool, lag: float | None, base_every: float | None
-) -> None:
+    target: str, url: str, keep: int | None, continuous: bool, lag: float | None, base_every: float | None,
+    reference_history: str,
+) -> None:  # fmt: skip
     """Copy all data of a running server to TARGET, and verify the copy.
 
     \b
@@ -81,6 +88,10 @@ def backup(
     from the server. If the command fails, the exit code is not 0, and no backup is added. The next backup reuses the
     files that were written. Configuration and ACL files are not part of a backup.
 
+    With tier-free, a part of the entries is only in an object store. A backup then refers to its objects, and protects
+    them from deletion until the backup is removed (--keep): pass the tier-url of the server as --reference-history.
+    Without the option, the command refuses such a server.
+
     With --continuous, the process also copies the log, so that "tidelog restore --until" can restore any point in time
     since the base backup. It reconnects when the server restarts, and retries while TARGET is unavailable. After a
     restart of the process, it continues where the log at TARGET ends. It prints a line only when something changes.
@@ -88,16 +99,20 @@ def backup(
     """
     if continuous:
         hours = DEFAULT_BASE_EVERY if base_every is None else base_every
-        _run_continuously(target, url, ContinuousOptions(lag or DEFAULT_LAG, keep, hours * 3600))
+        _run_continuously(target, url, ContinuousOptions(lag or DEFAULT_LAG, keep, hours * 3600, reference_history))
         return
     if lag is not None or base_every is not None:
         raise click.UsageError(f"{'--lag' if lag is not None else '--base-every'} needs --continuous")
     with _reporting(), reported(url), Progress() as progress:
         place = target_at(target)
-        taken = take.take(url, place, keep, progress.show_bytes, lambda text: echo(text, err=True))
+        taken = take.take(
+            url, place, keep, progress.show_bytes, lambda text: echo(text, err=True), reference_history
+        )  # fmt: skip
         done = taken.manifest
         progress.end()
         echo(f"{place.shown}/{done.name}: {size(done.size)}, of which {size(taken.new_bytes)} are new, verified")
+        if done.pin:
+            echo(f"it refers to objects in {done.history}, which {done.pin} protects")
         echo(
             f"up to log offset {done.log_offset:,} of a {done.role}, about {counted(done.keys, 'key')} and"
             f" {counted(done.entries, 'entry')}"
@@ -309,4 +324,7 @@ def _print_restored(place: BackupTarget, found: BackupManifest, directory: Path,
     streams = f"{facts['streams']:,} of them streams with {counted(facts['entries'], 'entry')}{newest}"
     echo(f"{counted(facts['keys'], 'key')}, {streams}")
     echo(f"{counted(facts['groups'], 'group')} with {counted(facts['pending'], 'pending entry')}")
-    echo(f"start the server: tidelog-server --dir {directory}")
+    echo(
+        f"start the server: tidelog-server --dir {directory}"
+        + (f" --tier-url {found.history}, which has a part of the entries" if found.history else "")
+    )

@@ -12,6 +12,7 @@ from xxhash import xxh3_64_hexdigest
 
 from persistence.tiering.adopting import adopt
 from persistence.tiering.objectstore import HistoryStoreError, LocalFiles
+from persistence.tiering.source import StoreView
 from persistence.tiering.tieringpass import CopiedTo
 from resp.errors import CorruptError
 from storage.history import deletions, manifest, objectfile, pins, section
@@ -369,6 +370,23 @@ def test_a_renamed_stream_keeps_its_objects(data: TieredServer) -> None:
     copier = data.copier(now=LATER)
     copier.delete()
     assert objects(data) == set(listed(data))
+
+
+def test_references_of_the_store(data: TieredServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    copier, names = three(data)
+    data.client("DEL", "a")
+    data.save()
+    copier.delete()
+    monkeypatch.setattr(StoreView, "referenced", lambda *_: ({names[1]}, b""))
+    copier.now = LATER
+    copier.delete()
+    assert objects(data) == {names[1]}
+    monkeypatch.undo()
+    copier.delete()
+    assert objects(data) == {names[1]}, "it is examined again later"
+    copier.now = LATER + 2 * GRACE
+    copier.delete()
+    assert objects(data) == set()
 
 
 def test_another_owner_pins_what_it_needs(data: TieredServer, monkeypatch: pytest.MonkeyPatch) -> None:

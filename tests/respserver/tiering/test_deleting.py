@@ -71,18 +71,33 @@ def reads(target: Path, entries: list[Entry]) -> bool:
     return True
 
 
+def append(client: Raw, count: int, random_: random.Random) -> None:
+    """Append entries that can't be compressed much, so that they leave the store, and write a checkpoint."""
+    client.pipeline(*[("XADD", "a", "*", "text", random_.randbytes(60).hex()) for _ in range(count)])
+    assert client("SAVE") == b"OK"
+
+
+def read(client: Raw) -> list[Entry]:
+    found = client("XRANGE", "a", "-", "+")
+    assert isinstance(found, list), found
+    return found
+
+
 def test_kills_at_any_moment(tmp_path: Path) -> None:
-    """What the manifests list can be read after each kill, and nothing else remains in the end."""
+    """All entries can be read after each kill, also those that are only in objects, and nothing else remains."""
     random_ = random.Random(7)
     target = tmp_path / "target"
     target.mkdir()
-    with tiered(target, tier_grace=0, save="") as server:
+    expected: list[Entry] = []
+    with tiered(target, tier_grace=0, tier_free="yes", node_cache_size=0, save="") as server:
         for step in range(6):
             with Raw(server.port) as client:
-                add(client, 30)
+                expected = read(client)
+                append(client, 30, random_)
                 add(client, 25, f"gone{step}")
                 key = b"gone%d" % step
                 assert eventually(lambda its=key: History(target).manifest(its) is not None)  # type: ignore[misc]
+                assert read(client)[: len(expected)] == expected
                 client("XTRIM", "a", "MAXLEN", 35)
                 client("DEL", f"gone{step}")
                 assert client("SAVE") == b"OK"
@@ -90,13 +105,13 @@ def test_kills_at_any_moment(tmp_path: Path) -> None:
                 for pid in helpers(server):
                     with suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
-                entries = client("XRANGE", "a", "-", "+")
+                entries = read(client)
             if step % 3 == 1:
                 server.kill()
                 server.start()
             assert eventually(lambda all_=entries: reads(target, all_))  # type: ignore[misc]
         with Raw(server.port) as client:
-            add(client, 30)
+            append(client, 30, random_)
             await_copy(target, add(client, 30, "b"), b"b")
             client("DEL", "b")
             assert client("SAVE") == b"OK"
@@ -108,4 +123,6 @@ def test_kills_at_any_moment(tmp_path: Path) -> None:
                 return {path.name for path in (target / "objects").iterdir()} == listed
 
             eventually(sound, "objects remain that no manifest lists")
+            assert read(client)[:-30] == entries
+            assert int(fields(client)["tier_fetched_nodes"]) > 0
             assert fields(client)["tier_deletion_error"] == ""

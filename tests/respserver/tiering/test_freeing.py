@@ -222,14 +222,41 @@ def test_replicas_have_the_references(tmp_path: Path) -> None:
             assert reader("XRANGE", "a", "-", "+") == entries[-150:]
 
 
-def test_a_backup_has_the_references(tmp_path: Path) -> None:
-    backup, data = str(tmp_path / "backup"), str(tmp_path / "data")
-    with freed(tmp_path / "target") as (server, entries):
-        assert CliRunner().invoke(main, ["backup", backup, "--url", f"redis://127.0.0.1:{server.port}"]).exit_code == 0
-    assert CliRunner().invoke(main, ["restore", backup, data]).exit_code == 0
+def test_a_backup_protects_its_objects(tmp_path: Path) -> None:
+    """It refers to them. They remain until it is removed, and then until the restored server no longer needs them."""
+    backup, data, target = str(tmp_path / "backup"), str(tmp_path / "data"), tmp_path / "target"
+
+    def objects() -> int:
+        return len(list((target / "objects").iterdir()))
+
+    with freed(target, tier_grace=0) as (server, entries), Raw(server.port) as client:
+        command = ["backup", backup, "--url", f"redis://127.0.0.1:{server.port}", "--keep", "1"]
+        refused = CliRunner().invoke(main, command)
+        assert refused.exit_code == 1
+        assert "the copy refers to 1 object in an object store" in refused.output
+        wrong = CliRunner().invoke(main, [*command, "--reference-history", str(tmp_path)])
+        assert "contains no history: use the tier-url of the server" in wrong.output
+        command += ["--reference-history", str(target)]
+        done = CliRunner().invoke(main, command)
+        assert f"it refers to objects in {target}, which pins/backup-" in done.output
+        restored = CliRunner().invoke(main, ["restore", backup, data])
+        assert f"tidelog-server --dir {data} --tier-url {target}, which has a part" in restored.output
+        client("DEL", "a")
+        client("SAVE")
+        eventually(lambda: int(fields(client)["tier_waiting_objects"]) == objects())
+        passes = int(fields(client)["tier_passes"])
+        eventually(lambda: int(fields(client)["tier_passes"]) > passes + 1)
+        assert objects() == 1
+        assert CliRunner().invoke(main, command).exit_code == 0
+        assert list((target / "pins").iterdir()) == []
     with running_server(dir=data, node_cache_size="0") as server, Raw(server.port) as client:
         assert "tier-url is not set: set it to the prefix that has the object" in client("XRANGE", "a", "-", "+")
         assert client("XRANGE", "a", "204-0", "+") == entries[203:]
+    with tiered(target, dir=data, node_cache_size="0") as server, Raw(server.port) as client:
+        eventually(lambda: "belongs to another server" in fields(client)["tier_last_error"])
+        (pin,) = (target / "pins").iterdir()
+        assert pin.name.startswith("server-")
+        assert client("XRANGE", "a", "-", "+") == entries
 
 
 def test_a_server_that_begins_to_free_space_later(tmp_path: Path) -> None:
