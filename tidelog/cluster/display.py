@@ -32,7 +32,7 @@ def print_cluster(view: ClusterView) -> None:
     echo()
     owned = counts(view.owners, view.groups)
     table(HEAD, [row for group in view.groups.values() for row in _rows(group, owned[group.name])])
-    if events := _events(view)[-EVENTS:]:
+    if events := events_of(view)[-EVENTS:]:
         echo()
         for time, text in events:
             echo(f"{utc(time)}  {text}")
@@ -104,7 +104,7 @@ def _cells(group: GroupView, member: MemberView, reported: dict[str, Any]) -> li
     return [member.name, member.address, state, "yes" if reported.get("in_sync") else "NO", behind]
 
 
-def _events(view: ClusterView) -> list[tuple[int, str]]:
+def events_of(view: ClusterView) -> list[tuple[int, str]]:
     """Return the changes of the map and of all groups by time."""
     found = [(each["time"], f"map {each['version']}  {each['what']}: {each['why']}") for each in view.map["events"]]
     for group in view.groups.values():

@@ -90,7 +90,7 @@ def read_map(access: Access) -> ClusterView:
             problems.append(f"{_place(url)} does not know the map: {why}")
             continue
         try:
-            return _view(access, url, status)
+            return view_of(access, url, status)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             problems.append(f"{_place(url)} sent a map of another form ({error!r}): use the tidelog of the servers")
     raise ClusterError("; ".join(problems[:3]) + (f" ({len(problems)} servers)" if len(problems) > 3 else ""))
@@ -128,7 +128,8 @@ def in_parallel(call: Callable[[T], object], items: Iterable[T]) -> list[object]
         return list(threads.map(call, items))
 
 
-def _view(access: Access, url: str, status: dict[str, Any]) -> ClusterView:
+def view_of(access: Access, url: str, status: dict[str, Any]) -> ClusterView:
+    """Return what a reply to TCLUSTER STATUS says. Raises KeyError, TypeError, ValueError, AttributeError."""
     found = status["map"]
     groups = {
         name: GroupView(name, each["epoch"], each["leader"], {

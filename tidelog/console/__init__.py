@@ -28,6 +28,7 @@ It is one process (``tidelog console``) that serves HTML over HTTP and uses RESP
     delayedentries  delayed entries of streams
     payloads     entries as text, JSON, hex, and code
     rendering    templates, and how they display numbers, sizes, times and bytes
+    clusterstate  the groups and members of a cluster, and sums over the groups
     history      the samples of the plots: a bounded stream on the server
     recorder     appends the samples while a user is logged in who may do so
     live         server-sent events

@@ -52,6 +52,10 @@ class _Silence:
 class ClusterConnection(RoutedConnection):
     """See the module. Create it by ``connect_to_groups``."""
 
+    #: A silent member must reply to this call. A leader without a valid lease replies to a login, but withholds the
+    #: reply to DBSIZE, as those to further requests.
+    check: Call[Any] = plain("DBSIZE")
+
     def __init__(self, access: Access, name: str, routes: Routes) -> None:
         super().__init__(access.single_attempt(GROUP_MS), name, routes)
         self._names: dict[MemberAddress, str] = {}  # of groups, by leader
@@ -73,7 +77,11 @@ class ClusterConnection(RoutedConnection):
     def group_of(self, key: bytes) -> str:
         """Return the name of the group that has a key, or the address of its leader; "" if no group has it."""
         owner = self.routes.map.owner(slot_of(key)) if self.routes.map is not None else None
-        return "" if owner is None else self._names.get(owner, str(owner))
+        return "" if owner is None else self.name_of(owner)
+
+    def name_of(self, leader: MemberAddress) -> str:
+        """Return the name of the group of a leader, or its address."""
+        return self._names.get(leader, str(leader))
 
     def title(self, member: MemberAddress) -> str:
         """Return a group for messages, with the address of its leader."""
@@ -111,10 +119,11 @@ class ClusterConnection(RoutedConnection):
         silent = member in self._silent
         refusal, reason = isinstance(error, LostError) and error.refusal, _reason(error)
         text = f"{self.title(member)} {'refuses requests' if refusal else 'does not reply'}: {reason}"
-        return GroupUnavailableError(text, is_denied(reason), uncertain=sent, again=not silent and not refusal)
+        return GroupUnavailableError(text, reason, is_denied(reason), uncertain=sent, again=not silent and not refusal)
 
     # -- members -----------------------------------------------------------------------------------------------------
     async def _connected(self, address: MemberAddress) -> MemberConnection:
+        """See the base class. Raises LostError immediately for a silent member."""
         silence = self._silent.get(address)
         if silence is None:
             return await self._tried(address)
@@ -135,7 +144,11 @@ class ClusterConnection(RoutedConnection):
 
     async def _try_again(self, address: MemberAddress, silence: _Silence) -> None:
         try:
-            (await super()._connected(address)).close()
+            found = await super()._connected(address)
+            try:
+                await found.send([self.check])
+            finally:
+                found.close()
         except LOST as error:
             silence.error, silence.again, silence.trying = LostError(_reason(error)), monotonic() + RECHECK, False
         else:
@@ -171,6 +184,12 @@ class ClusterConnection(RoutedConnection):
         super().close(why)
         for task in self._tasks.tasks:
             task.cancel()
+
+
+class MonitoringConnection(ClusterConnection):
+    """A connection for calls that a leader without a valid lease answers, too, such as INFO."""
+
+    check = plain("PING")
 
 
 class _PatientSteps:

@@ -13,6 +13,7 @@ Rule 5: if several groups of a cluster share the slots, each call is sent to the
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from time import monotonic
@@ -20,7 +21,8 @@ from typing import Any, Final
 
 import redis
 
-from tidelog.console.clusterconnection import ClusterConnection
+from tidelog.cluster.view import ClusterView, view_of
+from tidelog.console.clusterconnection import ClusterConnection, MonitoringConnection
 from tidelog.console.errors import GroupUnavailableError, LoginError, SessionEndedError, UnavailableError
 from tidelog.operating.tables import counted
 from tidelog.transport.access import Access
@@ -28,7 +30,7 @@ from tidelog.transport.asyncconnection import AsyncConnection, LostError, needs_
 from tidelog.transport.call import Call, Value, checked, fill_in, is_sent, plain
 from tidelog.transport.errors import is_denied, message_of
 from tidelog.transport.routedconnection import RoutedConnection, connect_to_groups, shares_slots
-from tidelog.transport.slots import MemberAddress
+from tidelog.transport.slots import SLOTS, MemberAddress
 
 NAME: Final = "tidelog-console"  # of the connections, in CLIENT LIST
 ANSWER_MS: Final = 10_000  # timeout of connecting, of each reply, and of calls that read, with their repetition
@@ -41,8 +43,13 @@ DENIALS: Final = 1000  # denied calls that are known, at most
 class UserConnection:
     """A connection that is opened on first use, and again after it was lost."""
 
-    def __init__(self, access: Access, user: str, password: str) -> None:
+    def __init__(
+        self, access: Access, user: str, password: str, kind: type[ClusterConnection] = ClusterConnection
+    ) -> None:
+        """kind: of the connection to several groups."""
         self.user = user
+        self._kind = kind
+        self._monitoring: UserConnection | None = None
         given: str | None = password
         if user == DEFAULT_USER and not password:
             given = None  # without AUTH: the server decides whether its default user needs a password
@@ -95,6 +102,43 @@ class UserConnection:
     def group_of(self, key: bytes) -> str:
         """Return the name of the group that has a key; "" without several groups."""
         return self._connection.group_of(key) if isinstance(self._connection, ClusterConnection) else ""
+
+    def name_of(self, leader: MemberAddress | None) -> str:
+        """Return the name of the group of a leader, or its address; "" without several groups."""
+        if leader is None or not isinstance(self._connection, ClusterConnection):
+            return ""
+        return self._connection.name_of(leader)
+
+    def monitoring(self) -> UserConnection:
+        """Return the connection of the same user for calls such as INFO: itself, without several groups.
+
+        A leader without a valid lease withholds replies, and those after them on the same connection. Replies about its
+        state arrive nevertheless on a connection of their own.
+        """
+        if not self.several_groups:
+            return self
+        if self._monitoring is None:
+            self._monitoring = UserConnection(
+                self._access, self.user, self._access.password or "", MonitoringConnection
+            )
+        return self._monitoring
+
+    def end_monitoring(self) -> None:
+        """Close the connection for monitoring. The next use opens another one."""
+        if self._monitoring is not None:
+            self._monitoring.close()
+            self._monitoring = None
+
+    def cluster_view(self, status: dict[str, Any]) -> ClusterView:
+        """Return what a reply to TCLUSTER STATUS says. Raises KeyError, TypeError, ValueError, AttributeError."""
+        return view_of(self._access, self._access.urls[0], status)
+
+    def slots_of_leaders(self) -> dict[MemberAddress, int]:
+        """Return the number of slots of each leader, as the map of the connection has them."""
+        routes = self._connection.routes if isinstance(self._connection, ClusterConnection) else None
+        if routes is None or routes.map is None:
+            return {}
+        return Counter(owner for slot in range(SLOTS) if (owner := routes.map.owner(slot)) is not None)
 
     # -- requests ----------------------------------------------------------------------------------------------------
     async def read(self, *calls: Call[Any], at: MemberAddress | None = None) -> list[Any]:
@@ -186,7 +230,7 @@ class UserConnection:
                 raise UnavailableError(str(error)) from None
             raise UnavailableError(f"{error}. The change may have been executed.") from None
         return [
-            GroupUnavailableError(f"{each}. The change may have been executed.", each.denied)
+            GroupUnavailableError(f"{each}. The change may have been executed.", denied=each.denied)
             if isinstance(each, GroupUnavailableError) and each.uncertain else each for each in found
         ]  # fmt: skip
 
@@ -214,6 +258,7 @@ class UserConnection:
     def close(self) -> None:
         """Close the connection, and forget the password."""
         self._closed = True
+        self.end_monitoring()
         self._access = replace(self._access, password=None)
         if self._connection is not None:
             self._connection.close()
@@ -227,7 +272,7 @@ class UserConnection:
     async def _opened(self) -> AsyncConnection:
         async with self._lock:
             if self._connection is None or self._connection.lost is not None:
-                self._connection = await self._open(ClusterConnection)
+                self._connection = await self._open(self._kind)
                 if self._closed:
                     self._connection.close()
             return self._connection

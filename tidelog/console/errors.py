@@ -18,12 +18,15 @@ class UnavailableError(Exception):
 class GroupUnavailableError(redis.ResponseError):
     """The result of a call to a group of a cluster that does not answer, while other groups do.
 
-    denied: the group refuses the user. uncertain: the call may have been executed.
-    again: another attempt may succeed immediately.
+    reason: why it does not answer, without the name of the group. denied: the group refuses the user. uncertain: the
+    call may have been executed. again: another attempt may succeed immediately.
     """
 
-    def __init__(self, text: str, denied: bool = False, uncertain: bool = False, again: bool = False) -> None:
+    def __init__(
+        self, text: str, reason: str = "", denied: bool = False, uncertain: bool = False, again: bool = False
+    ) -> None:
         super().__init__(text)
+        self.reason = reason or text
         self.denied = denied
         self.uncertain = uncertain
         self.again = again

@@ -5,7 +5,8 @@ A redis-server lacks the fields of tidelog. Every reader of ``Info`` therefore h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
@@ -13,6 +14,7 @@ from typing import Any, Final
 from tidelog.operating.terminal import safe
 
 ARGUMENTS: Final = 300  # characters of a command that are displayed
+LARGEST: Final = frozenset({"log_last_sync_us"})  # fields of which ``summed`` returns the largest number
 
 
 def text(raw: bytes | str) -> str:
@@ -43,6 +45,15 @@ class ServerInfo:
         """Return a field, empty if the server doesn't have it."""
         return text(self.fields.get(name, ""))
 
+    @property
+    def keys(self) -> int | None:
+        """The number of keys, None if the server does not report it."""
+        if not self.fields or "keys" in self.fields:  # of ``summed``
+            return self.number("keys")
+        databases = [value for name, value in self.fields.items() if name.startswith("db") and name[2:].isdigit()]
+        words = [word.removeprefix("keys=") for value in databases for word in value.split(",")[:1]]
+        return sum(int(word) for word in words if word.isdigit())
+
     def total(self, *names: str) -> int | None:
         """Return the sum of the fields that exist, None if there are none."""
         found = [value for name in names if (value := self.number(name)) is not None]
@@ -64,6 +75,29 @@ class ServerInfo:
                 yield {name: text(value) for name, _, value in (each.partition("=") for each in line.split(","))}
 
 
+def summed(infos: Sequence[ServerInfo]) -> ServerInfo:
+    """Return the sums of the numbers in the fields of several servers; of LARGEST, the largest number.
+
+    A field that a server lacks is missing. ``run_id`` identifies the combination of processes.
+    """
+    if len(infos) < 2:
+        return infos[0] if infos else ServerInfo({})
+    found = {"keys": str(sum(each.keys or 0 for each in infos))}
+    for name in set.intersection(*(set(each.fields) for each in infos)):
+        numbers = [each.number(name) for each in infos]
+        known = [number for number in numbers if number is not None]
+        if len(known) == len(numbers):
+            found[name] = str(max(known) if name in LARGEST else sum(known))
+    for name in ("tidelog_version", "log_appendfsync"):
+        values = {each.word(name) for each in infos}
+        if len(values) == 1 and "" not in values:
+            found[name] = values.pop()
+    if any(each.number("maxmemory") == 0 for each in infos):
+        found.pop("maxmemory", None)
+    runs = ",".join(sorted(each.word("run_id") for each in infos))
+    return ServerInfo({**found, "role": "master", "run_id": hashlib.sha256(runs.encode()).hexdigest()})
+
+
 @dataclass(frozen=True)
 class SlowCommand:
     """An entry of the slow log."""
@@ -73,6 +107,7 @@ class SlowCommand:
     microseconds: int
     command: str
     client: str
+    group: str = ""  # in a cluster of several groups
 
 
 def slow_commands(reply: list[Any]) -> list[SlowCommand]:

@@ -7,6 +7,7 @@ Rule 2: nothing scans a keyspace without limit. A step examines at most EXAMINED
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -140,8 +141,8 @@ async def key_count(connection: UserConnection) -> KeyCount:
     """Return the number of keys of all groups, and whether they may be listed without being asked for."""
     counts: list[int | None] = []
     problems = []
-    for leader in await connection.leaders():
-        (reply,) = await connection.poll(plain("DBSIZE"), at=leader)
+    leaders = await connection.leaders()
+    for (reply,) in await asyncio.gather(*(connection.poll(plain("DBSIZE"), at=leader) for leader in leaders)):
         if isinstance(reply, GroupUnavailableError):
             problems.append(str(reply))
         else:

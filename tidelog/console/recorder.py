@@ -1,6 +1,7 @@
 """``HistoryRecorder``: appends a sample at each interval, as a logged-in user who may do so.
 
 Rule 1: without a logged-in user, nothing is recorded, because the console has no rights of its own.
+        In a cluster, a sample has the sums over the leaders of all groups. While one does not reply, none is recorded.
 Rule 2: the permission of a user who lacked it is checked again after RECHECK, because permissions can change.
 """
 
@@ -12,8 +13,8 @@ from time import monotonic, time
 from typing import Final
 
 from tidelog.console import history
-from tidelog.console.errors import SessionEndedError, UnavailableError
-from tidelog.console.infotext import ServerInfo
+from tidelog.console.errors import GroupUnavailableError, SessionEndedError, UnavailableError
+from tidelog.console.infotext import ServerInfo, summed
 from tidelog.console.sessions import ConsoleSession, ConsoleSessions
 from tidelog.transport.call import Call
 from tidelog.transport.errors import message_of
@@ -61,16 +62,20 @@ class HistoryRecorder:
     async def _record(self, session: ConsoleSession) -> str:
         """Append a sample. Returns why it can't be appended, empty if it was."""
         connection = session.connection
-        newest, raw = await connection.poll(history.newest_call(), Call(("INFO",), ServerInfo.parse))
-        for reply, what in ((raw, "INFO"), (newest, f"to read {history.KEY}")):
+        (newest,) = await connection.poll(history.newest_call())
+        info, leaders = Call(("INFO",), ServerInfo.parse), await connection.leaders()
+        infos = [reply for (reply,) in await asyncio.gather(*(connection.poll(info, at=each) for each in leaders))]
+        for reply, what in (*((each, "INFO") for each in infos), (newest, f"to read {history.KEY}")):
+            if isinstance(reply, GroupUnavailableError):
+                raise UnavailableError(str(reply))
             if isinstance(reply, Exception):
                 return f"The server refuses {what}: {message_of(reply)}"
-        if not raw.leads:
+        if not all(each.leads for each in infos):
             return "This server is a replica. Only its leader can record."
         now = int(time() * 1000)
         if newest is not None and now - newest < FRESH * 1000 * self._interval:
             return ""
-        (reply,) = await connection.change(history.append_call(history.sample_of(raw, now)))
+        (reply,) = await connection.change(history.append_call(history.sample_of(summed(infos), now)))
         return f"The server refuses to append to {history.KEY}: {message_of(reply)}" if _refused(reply) else ""
 
 

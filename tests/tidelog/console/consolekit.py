@@ -134,30 +134,37 @@ def add_user(server: Server, name: str, *rules: str) -> None:
 
 @contextmanager
 def benched(folder: Path) -> Iterator[ConsoleBench]:
-    """A server, a console and a browser. Its event loop runs in a thread. folder: for the browser's files."""
+    """A server, a console and a browser. folder: for the browser's files."""
+    with running_server() as server:
+        add_user(server, "ann")
+        with bench_of(server, folder) as bench:
+            yield bench
+
+
+@contextmanager
+def bench_of(server: Server, folder: Path) -> Iterator[ConsoleBench]:
+    """A console of a server, or of the cluster that it belongs to, and a browser. Its event loop runs in a thread."""
     require_chromium()
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
-    with running_server() as server:
-        add_user(server, "ann")
-        stack = AsyncExitStack()
+    stack = AsyncExitStack()
 
-        async def start() -> ConsoleBench:
-            console = await stack.enter_async_context(serving(server.url, audit_file=str(folder / "audit.jsonl")))
-            page = await stack.enter_async_context(browsing(f"{console.url}/login", folder / "browser"))
-            return ConsoleBench(loop, server, console, page)
+    async def start() -> ConsoleBench:
+        console = await stack.enter_async_context(serving(server.url, audit_file=str(folder / "audit.jsonl")))
+        page = await stack.enter_async_context(browsing(f"{console.url}/login", folder / "browser"))
+        return ConsoleBench(loop, server, console, page)
 
-        def call(work: Coroutine[Any, Any, T]) -> T:
-            return asyncio.run_coroutine_threadsafe(work, loop).result(100)
+    def call(work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, loop).result(100)
 
-        try:
-            yield call(start())
-        finally:
-            call(stack.aclose())
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
-            loop.close()
+    try:
+        yield call(start())
+    finally:
+        call(stack.aclose())
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
 
 
 @asynccontextmanager

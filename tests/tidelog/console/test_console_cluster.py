@@ -12,6 +12,7 @@ import pytest
 from tests.replication.cluster import cluster
 from tests.replication.clusters import Groups
 from tests.tidelog.client.rediscluster import keys_of_both
+from tests.tidelog.console.clusterkit import add_users, plain, url_of
 from tests.tidelog.console.consolekit import ALL, PASSWORD, Visitor, visit
 from tests.waiting import until
 from tidelog.client import Client
@@ -43,25 +44,10 @@ def groups() -> Iterator[Groups]:
         yield made
 
 
-def url_of(groups: Groups, at: int = 0) -> str:
-    """The URL of one member."""
-    return f"redis://127.0.0.1:{groups.nodes[at].port}"
-
-
-def add_users(groups: Groups, name: str, *rules: str) -> None:
-    for node in groups.nodes:
-        assert node.say("ACL", "SETUSER", name, "reset", "on", f">{PASSWORD}", *(rules or ALL)) == b"OK"
-
-
 async def log_in(visitor: Visitor, user: str) -> int:
     """Log in with a new session. Returns the status."""
     visitor.session.cookie_jar.clear()
     return (await visitor.log_in(user))[0]
-
-
-def plain(html: str) -> str:
-    """The text of a page, with single spaces."""
-    return " ".join(re.sub(r"<[^>]*>", " ", html.partition("<main")[2] or html).split())
 
 
 @pytest.mark.parametrize("at", [0, 1])

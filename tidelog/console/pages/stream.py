@@ -102,7 +102,9 @@ class StreamPages:
         values = _shown(request, reader, decoder) | {
             "record": decoder.decode(entry) if decoder and view == "record" else None, "key": key,
             "entry": entry, "view": view, "newer": newer, "older": older, "payloads": payloads,
-            "size": sum(map(len, entry.flat)), "commands": self._commands(key, entry, reader),
+            "size": sum(map(len, entry.flat)), "commands": self._commands(
+                key, entry, reader, session_of(request).connection.several_groups
+            ),
         }  # fmt: skip
         if view == "compare":
             values |= await self._compared(request, reader, key, entry, older or newer, decoder)
@@ -208,12 +210,13 @@ class StreamPages:
                 yield "idle", int(time())
             await asyncio.sleep(FOLLOW_EVERY)
 
-    def _commands(self, key: bytes, entry: Entry, reader: StreamReader) -> dict[str, str]:
+    def _commands(self, key: bytes, entry: Entry, reader: StreamReader, several_groups: bool) -> dict[str, str]:
         """Return code that appends an entry again."""
+        options = self._site.cli_options
         name = b"TAPPEND" if reader.tidelog else b"XADD"
         words = [name, key, *(() if reader.tidelog else (b"*",)), *entry.flat]
         return {
-            "redis-cli": payloads.redis_cli(self._site.cli_options, words),
+            "redis-cli": payloads.redis_cli(f"-c {options}".strip() if several_groups else options, words),
             "Python": payloads.python(self._site.url, key, entry, reader.tidelog),
         }
 
