@@ -20,8 +20,8 @@ PACKAGES = (
     "_tidelog_server", "commands", "coordinator", "persistence", "pyspark_tidelog", "replication", "resp", "respserver",
     "storage", "tidelog",
 )  # fmt: skip
-REPEATED = 20_000  # quadratic: 200,000,000 steps, some seconds
-SECONDS = 1.0  # of this process's own time
+REPEATED = 5_000  # quadratic: 12,500,000 steps, some tenths of a second; linear: less than a millisecond
+SECONDS = 0.06  # of this process's own time
 FLAGS = {"IGNORECASE": re.IGNORECASE, "DOTALL": re.DOTALL, "ASCII": re.ASCII}
 
 
@@ -135,10 +135,14 @@ def attacks(pattern: re.Pattern[Any]) -> Iterator[str]:
 def taken(pattern: re.Pattern[Any], text: str, how: Iterable[str]) -> float:
     """Seconds of the methods, search in place of all those that look at each place of the text."""
     given = text.encode("latin-1", "replace") if isinstance(pattern.pattern, bytes) else text
-    began = time.process_time()
-    for each in sorted({each if each in ("match", "fullmatch") else "search" for each in how}):
-        getattr(pattern, each)(given)
-    return time.process_time() - began
+    methods = sorted({each if each in ("match", "fullmatch") else "search" for each in how})
+    found: list[float] = []
+    while not found or (found[-1] > SECONDS and len(found) < 3):  # a machine that is busy may double a time
+        began = time.process_time()
+        for each in methods:
+            getattr(pattern, each)(given)
+        found.append(time.process_time() - began)
+    return min(found)
 
 
 @pytest.mark.slow
@@ -150,7 +154,7 @@ def test_each_pattern_takes_linear_time() -> None:
         pattern: re.Pattern[Any] = re.compile(text, flags)
         for attack in attacks(pattern):
             if (seconds := taken(pattern, attack, how)) > SECONDS:
-                slow.append(f"{place}: {text!r}: {seconds:.1f} s for {attack[:30]!r}... ({len(attack)} characters)")
+                slow.append(f"{place}: {text!r}: {seconds:.2f} s for {attack[:30]!r}... ({len(attack)} characters)")
                 break
     assert not slow, "\n".join(slow)
 
