@@ -34,6 +34,8 @@ SLOW_FOLDERS = {"crash", "foreign", "replication", "simulation", "spark", "storm
 SLOW_BEGINNINGS = ("test_fuzz",)  # of modules' names
 SLOW_ENDS = ("_kill", "_model")
 
+LONG = "for as long as TIDELOG_LONG says: scripts/test long"  # unless the marker says that there is a short form
+
 
 # With the C1 compiler alone, a JVM of Spark that begins cold computes for 7.5 instead of 13.9 s until a job publishes.
 # With the archive of Spark's classes that scripts/test creates, a session computes for 3.7 instead of 7.7 s. A JVM
@@ -57,6 +59,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         slow = not SLOW_FOLDERS.isdisjoint(folders) or name.endswith(SLOW_ENDS) or name.startswith(SLOW_BEGINNINGS)
         if slow and item.get_closest_marker("quick") is None:
             item.add_marker(pytest.mark.slow)
+        long = item.get_closest_marker("long")
+        if long is not None and not long.kwargs.get("short") and not os.environ.get("TIDELOG_LONG"):
+            item.add_marker(pytest.mark.skip(reason=LONG))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -5,7 +5,6 @@ The programs have an empty PATH, so that they find no compiler, no other Python,
 
 from __future__ import annotations
 
-import os
 import re
 import resource
 import subprocess
@@ -152,7 +151,6 @@ def test_the_compiled_wheel(tmp_path: Path, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not os.environ.get("TIDELOG_LONG"), reason="downloads packages: scripts/test long")
 @pytest.mark.parametrize("kind", KINDS)
 def test_pip_installs_it_with_its_dependencies(
     kind: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory

@@ -15,7 +15,7 @@ from contextlib import suppress
 import pytest
 import redis
 
-from tests.crash.storms import MINUTES, ROLES, SETTINGS, CrashStorm, Work, new_seed
+from tests.crash.storms import ROLES, SETTINGS, CrashStorm, Work, new_seed
 from tests.replication.cluster import Node, cluster, connect
 from tests.replication.workloads import Delays
 
@@ -67,7 +67,6 @@ def test_a_few_kills() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not MINUTES, reason="for as long as TIDELOG_LONG says: scripts/test long")
 @pytest.mark.timeout(3600)
 def test_two_hundred_kills() -> None:
     storm(200, new_seed())

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.crash.storms import MINUTES, SETTINGS, CrashStorm, Work
+from tests.crash.storms import SETTINGS, CrashStorm, Work
 from tests.replication.cluster import Node, cluster, wait_until
 from tests.wire.rawclient import Raw
 
@@ -137,7 +137,6 @@ def test_a_few_kills() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not MINUTES, reason="for as long as TIDELOG_LONG says: scripts/test long")
 @pytest.mark.timeout(3600)
 def test_two_hundred_kills() -> None:
     storm(200, int(os.environ.get("TIDELOG_SEED") or time.time()))

@@ -98,7 +98,6 @@ def test_programs_survive() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not MINUTES, reason="for as long as TIDELOG_LONG says: scripts/test long")
 @pytest.mark.timeout(MINUTES * 60 + 300)
 def test_programs_survive_for_long() -> None:
     with cluster() as made:

@@ -56,7 +56,6 @@ def test_a_short_storm(storm: XStorm) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not MINUTES, reason="for as long as TIDELOG_LONG says: scripts/test long")
 @pytest.mark.timeout(MINUTES * 60 + 300)
 def test_a_storm(storm: XStorm) -> None:
     began = time.monotonic()

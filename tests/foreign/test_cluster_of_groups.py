@@ -188,7 +188,7 @@ class Appends(threading.Thread):
         assert self.error is None
 
 
-@pytest.mark.long
+@pytest.mark.long(short=True)
 def test_redis_py(groups: Groups) -> None:
     writer = Appends(groups)
     writer.start()

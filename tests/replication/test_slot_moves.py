@@ -268,7 +268,7 @@ def test_a_leader_is_suspended_during_a_move(servers: Cluster, victim: str) -> N
         assert raw("XLEN", "{b}large") == 20_000
 
 
-@pytest.mark.long
+@pytest.mark.long(short=True)
 @pytest.mark.parametrize("victim", ["source", "target"])
 def test_a_leader_is_killed_during_a_move(pairs: Groups, victim: str) -> None:
     groups = pairs

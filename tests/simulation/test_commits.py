@@ -64,7 +64,7 @@ def test_a_broken_rule_of_the_end_is_detected(broken: type[Driver], seed: int) -
     pytest.fail(f"no seed detects this mutation: {broken.__doc__}")
 
 
-@pytest.mark.long
+@pytest.mark.long(short=True)
 def test_many_seeds() -> None:
     end, seed, failed = time.monotonic() + MINUTES * 60, int(time.time()) * 1000 if MINUTES else 0, []
     while True:

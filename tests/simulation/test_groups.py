@@ -70,14 +70,14 @@ def test_a_broken_rule_is_detected(name: str) -> None:
     detected(name)
 
 
-@pytest.mark.long
+@pytest.mark.long(short=True)
 def test_every_broken_rule_is_detected() -> None:
     """Without TIDELOG_LONG, only one of those that are not quick."""
     for name in [name for name in GROUP_MUTATIONS if name not in QUICK][: None if MINUTES else 1]:
         detected(name)
 
 
-@pytest.mark.long
+@pytest.mark.long(short=True)
 def test_many_seeds() -> None:
     end, seed, failed = time.monotonic() + MINUTES * 60, int(time.time()) * 1000 if MINUTES else 0, []
     while True:

@@ -69,7 +69,7 @@ def test_a_broken_rule_is_detected(name: str) -> None:
     run(tried)  # the seed detects the mutation, and not something else
 
 
-@pytest.mark.long
+@pytest.mark.long(short=True)
 def test_many_seeds() -> None:
     end = time.monotonic() + MINUTES * 60
     first = int(time.time()) * 1000 if MINUTES else 0

@@ -78,7 +78,7 @@ def test_a_broken_rule_is_detected(name: str) -> None:
     run(tried)
 
 
-@pytest.mark.long
+@pytest.mark.long(short=True)
 def test_many_seeds() -> None:
     end, seed, failed = time.monotonic() + MINUTES * 60, int(time.time()) * 1000 if MINUTES else 0, []
     while True:

@@ -62,7 +62,6 @@ def test_a_short_storm_in_a_cluster(top: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not MINUTES, reason="for as long as TIDELOG_LONG says: scripts/test long")
 @pytest.mark.timeout(MINUTES * 60 + 300)
 @pytest.mark.parametrize("coordinator", ["file", "etcd"])
 def test_a_storm(coordinator: str, top: Path) -> None:
@@ -71,7 +70,6 @@ def test_a_storm(coordinator: str, top: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not MINUTES, reason="for as long as TIDELOG_LONG says: scripts/test long")
 @pytest.mark.timeout(MINUTES * 60 + 300)
 @pytest.mark.parametrize(("coordinator", "groups"), [("file", (2, 2, 1)), ("etcd", (2, 3))])
 def test_a_storm_in_a_cluster(coordinator: str, groups: tuple[int, ...], top: Path) -> None:
@@ -80,7 +78,6 @@ def test_a_storm_in_a_cluster(coordinator: str, groups: tuple[int, ...], top: Pa
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not MINUTES, reason="a check of the checker: scripts/test long")
 @pytest.mark.timeout(400)
 def test_a_group_without_acknowledgements_of_replicas_loses_data(top: Path) -> None:
     """The storm detects it."""

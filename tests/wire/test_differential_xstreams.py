@@ -107,7 +107,7 @@ def watch(ours: waiting.Stage, theirs: waiting.Stage, seed: int) -> None:
         pytest.fail(f"TIDELOG_SEED={seed}\n{waiting.report(ours, theirs, scene)}")
 
 
-@pytest.mark.long
+@pytest.mark.long(short=True)
 @pytest.mark.timeout(MINUTES * 60 + 300)
 @pytest.mark.parametrize("which", ["redis_server", "newer_redis"])
 def test_random_programs_for_long(request: pytest.FixtureRequest, which: str) -> None:

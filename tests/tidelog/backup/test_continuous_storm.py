@@ -30,7 +30,6 @@ def made() -> Iterator[Cluster]:
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not MINUTES, reason="for as long as TIDELOG_LONG says: scripts/test long")
 @pytest.mark.timeout(MINUTES * 60 + 300)
 @pytest.mark.parametrize("source", ["leader", "replica"])
 def test_random_kills(made: Cluster, tmp_path: Path, source: str) -> None:

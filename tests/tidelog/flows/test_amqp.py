@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,15 +23,13 @@ from tidelog.flows.files import read_text
 from tidelog.flows.runtime.runningflow import RunningFlow
 from tidelog.flows.testing import check_sink, check_source
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.long  # RabbitMQ takes up to 14 s to start on a busy machine
 EXAMPLE = Path(__file__).parents[3] / "examples" / "flows" / "amqp.yaml"
 SOON = {"reconnect": {"retry": {"first": 0.02, "most": 0.1}}}
 
 
 @pytest.fixture(scope="module")
 def peer() -> Iterator[Rabbit]:
-    if not os.environ.get("TIDELOG_LONG"):
-        pytest.skip("RabbitMQ takes up to 14 s to start on a busy machine: scripts/test long")
     with rabbit() as found:
         yield found
 

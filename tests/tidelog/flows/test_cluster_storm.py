@@ -33,7 +33,6 @@ def test_the_process_is_killed_while_slots_move(groups: Groups, tmp_path: Path) 
 
 @pytest.mark.long
 @pytest.mark.timeout(60 * MINUTES + 600)
-@pytest.mark.skipif(not MINUTES, reason="for as long as TIDELOG_LONG says: scripts/test long")
 def test_a_storm(tmp_path: Path) -> None:
     with (
         cluster() as servers,

@@ -78,7 +78,7 @@ def numbers(out: Any) -> list[int]:
     return sorted(each["n"] for each in out.values)
 
 
-@pytest.mark.long  # joining a group takes seconds
+@pytest.mark.long(short=True)  # joining a group takes seconds
 @in_loop
 async def test_messages_are_read_once_also_after_a_restart(broker: PeerServer) -> None:
     topic = await created(broker)

@@ -18,7 +18,6 @@ S = "/v1/streams/chat"
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not MINUTES, reason="for as long as TIDELOG_LONG says: scripts/test long")
 @pytest.mark.timeout(60 * MINUTES + 300)
 def test_storm(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name, value in (

@@ -105,7 +105,7 @@ def test_a_topic_and_streams_on_both_groups(
     assert stages(groups) == 0
 
 
-@pytest.mark.long
+@pytest.mark.long(short=True)
 def test_the_driver_is_killed_between_steps(
     spark: SparkSession, groups: Groups, client: Client, tmp_path: Path
 ) -> None:

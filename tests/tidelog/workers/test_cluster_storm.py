@@ -83,7 +83,6 @@ def storm(tmp_path: Path) -> Iterator[Storm]:
 
 @pytest.mark.long
 @pytest.mark.timeout(60 * MINUTES + 600)
-@pytest.mark.skipif(not MINUTES, reason="for as long as TIDELOG_LONG says: scripts/test long")
 @in_loop
 async def test_each_key_stays_in_order(storm: Storm) -> None:
     """Every record that was sent is processed, and the first times of the records of a key are in order."""

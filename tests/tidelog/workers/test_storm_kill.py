@@ -20,7 +20,7 @@ CASES = [("partition", False), ("key", False), ("none", False), ("partition", Tr
 SECONDS = float(os.environ.get("TIDELOG_LONG") or 0.4) * 60 / len(CASES)  # of each
 
 
-@pytest.mark.long
+@pytest.mark.long(short=True)
 @pytest.mark.timeout(SECONDS + 400)
 @pytest.mark.parametrize(("ordering", "transactional"), CASES)
 def test_a_storm(tidelog_server: Server, tmp_path: Path, ordering: str, transactional: bool) -> None:

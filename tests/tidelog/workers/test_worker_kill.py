@@ -179,7 +179,7 @@ async def bill(order: Order) -> None:
     topic.close_sync()
 
 
-@pytest.mark.long
+@pytest.mark.long(short=True)
 @pytest.mark.timeout(300 if TURNS == 12 else 1800)
 def test_transactional_is_exactly_once_whatever_is_killed(tidelog_server: Server, tmp_path: Path) -> None:
     app, topic = shop(tidelog_server)
