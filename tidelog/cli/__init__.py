@@ -2,6 +2,7 @@
 
     program   the commands load, tail, dump, info
     backups   tidelog backup, backups, verify, restore
+    history   tidelog history: the history in an object store
     moving    tidelog import, export: copy streams and strings from Redis, and back or to files
     exporting  tidelog export --to: Parquet files of a stream or a topic
     fieldtypes  the option --type

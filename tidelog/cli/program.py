@@ -67,6 +67,7 @@ def main() -> None:
       tidelog backups /mnt/backups            list the backups
       tidelog verify /mnt/backups             verify the newest backup
       tidelog restore /mnt/backups ./data     create a data directory from it
+      tidelog history list                    show the history in an object store
       tidelog import redis://old:6379         copy streams and strings from Redis
       tidelog export redis://old:6379         copy them back
     """
@@ -77,7 +78,8 @@ main.modules.update(
     app="app:app_commands", backup="backups:backup", backups="backups:backups", cluster="cluster:cluster_commands",
     completion="completion:completion", console="console:console", dlq="dlq:dlq", doctor="doctor:doctor",
     export="moving:export_command", gateway="gateway:gateway", group="group:group_commands",
-    quickstart="quickstart:quickstart", restore="backups:restore", send="sending:send", sendmany="sending:sendmany",
+    history="history:history_commands", quickstart="quickstart:quickstart", restore="backups:restore",
+    send="sending:send", sendmany="sending:sendmany",
     sql="sql:sql", topics="topics:topics", verify="backups:verify", worker="worker:worker",
     **{"import": "moving:import_command"},
 )  # fmt: skip

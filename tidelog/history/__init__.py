@@ -6,6 +6,9 @@
     _section  the same in C
     location  TMANIFEST: the history of a stream as its server knows it
     manifest  the manifest of a stream, with its pages
+    survey    everything below a prefix
+    checking  verifies all of it
+    changes   repairs it, and forgets parts of it
     index     the sections of an object
     choice    the option ``history``: auto, direct, or server
     files     a directory, or a bucket through fsspec

@@ -10,6 +10,7 @@ plan of many streams does not wait for each of them.
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from tidelog.history.errors import HistoryError
 
 #: Schemes of URLs, each with the package of its driver.
 DRIVERS: Final = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs"}
+AZURE: Final = ("abfs", "abfss", "az")
 T = TypeVar("T")
 
 OBJECTS: Final = "objects"  # the folder of the objects
@@ -88,6 +90,62 @@ class HistoryFiles:
                 return file.read() if end is None else file.read(end - start)
         data: bytes = self._bucket.cat_file(f"{self._top}/{name}", start=start or None, end=end)
         return data
+
+    def size(self, name: str) -> int:
+        """Return the bytes of a file."""
+        try:
+            return self._within(name, lambda: self._size(name))
+        except HistoryError:
+            raise
+        except Exception as error:
+            raise self._failed(name, error) from error
+
+    def _size(self, name: str) -> int:
+        if self._bucket is None:
+            return (Path(self._top) / name).stat().st_size
+        return int(self._bucket.size(f"{self._top}/{name}"))
+
+    def create(self, name: str, data: bytes) -> None:
+        """Write a file that must not exist."""
+        try:
+            self._within(name, lambda: self._create(name, data))
+        except HistoryError:
+            raise
+        except Exception as error:
+            raise HistoryError(f"{self.url}/{name} can't be written: {type(error).__name__}: {error}") from error
+
+    def _create(self, name: str, data: bytes) -> None:
+        if self._bucket is not None:
+            azure = self.url.partition("://")[0] in AZURE
+            options = {"overwrite": False} if azure else {"mode": "create"}
+            self._bucket.pipe_file(f"{self._top}/{name}", data, **options)
+            return
+        path = Path(self._top) / name
+        owner = (Path(self._top) / "owner.json").stat()
+        temporary = path.parent / f".{secrets.token_hex(8)}"
+        try:
+            with open(temporary, "xb") as file:
+                os.fchmod(file.fileno(), owner.st_mode & 0o777)
+                if os.geteuid() == 0:
+                    os.fchown(file.fileno(), owner.st_uid, owner.st_gid)  # the server must be able to read it
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.link(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def remove(self, name: str) -> None:
+        """Remove a file."""
+        try:
+            if self._bucket is None:
+                self._within(name, (Path(self._top) / name).unlink)
+            else:
+                self._within(name, lambda: self._bucket.rm_file(f"{self._top}/{name}"))
+        except HistoryError:
+            raise
+        except Exception as error:
+            raise HistoryError(f"{self.url}/{name} can't be removed: {type(error).__name__}: {error}") from error
 
     def _within(self, name: str, call: Callable[[], T]) -> T:
         """Return the result of a call for a file or folder. Raises HistoryError if it exceeds its time."""

@@ -56,7 +56,7 @@ def sections(files: HistoryFiles, part: HistoryPart, stream: bytes, first_ord: i
     """
     tail = files.read(f"{OBJECTS}/{part.name}", part.index_offset, part.size)
     try:
-        found = [_record(record) for name, record in _records(tail, part) if name == stream]
+        found = [record_of(record) for name, record in records(tail, part) if name == stream]
         if not found or (found[0].first_ord, found[-1].end_ord) != (part.first_ord, part.end_ord):
             raise ValueError("its index does not match the manifest")
         for one, other in pairwise(found):
@@ -104,7 +104,7 @@ def damaged(
     )
 
 
-def _records(tail: bytes, part: HistoryPart) -> list[tuple[bytes, tuple[int, ...]]]:
+def records(tail: bytes, part: HistoryPart) -> list[tuple[bytes, tuple[int, ...]]]:
     """Return the name and the record of each section. Raises ValueError, ZstdError."""
     footer = tail[-FOOTER.size :]
     if len(footer) < FOOTER.size or footer[-len(END) :] != END:
@@ -132,7 +132,8 @@ def _records(tail: bytes, part: HistoryPart) -> list[tuple[bytes, tuple[int, ...
     return [(names[record[2]], record) for record in found]
 
 
-def _record(record: tuple[int, ...]) -> IndexedSection:
+def record_of(record: tuple[int, ...]) -> IndexedSection:
+    """Return the section that a record describes."""
     offset, size, _, entries, raw_size, first, end, *ids, checksum = record
     return IndexedSection(
         offset, size, entries, raw_size, first, end, StreamId(ids[0], ids[1]), StreamId(ids[2], ids[3]), checksum

@@ -151,6 +151,7 @@ class TieredServer:
     """A server, its client, and the target of the copies."""
 
     def __init__(self, port: int, directory: Path, target: Path) -> None:
+        self.port = port
         self.client = Raw(port)
         self.directory = directory
         self.target = target
