@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import pairwise
@@ -97,11 +97,13 @@ def read_span(reply: list[bytes]) -> Span:
 def _described(kind: type[D], reply: dict[bytes, Any] | list[Any]) -> D:
     """Read a map: a map in RESP3, a flat array of names and values in RESP2. Names without a field are skipped."""
     pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
-    named = {name.decode().replace("dead-", "dead").replace("-", "_"): value for name, value in pairs}
-    values = {each.name: named[each.name] for each in dataclasses.fields(kind) if each.name in named}
-    if "retain" in values:
-        values["retain"] = _policy(values["retain"])
-    return kind(**values | {name: _maybe_id(values[name]) for name in _ID_FIELDS & values.keys()})
+    fields, values = _FIELDS[kind], {}
+    for raw, value in pairs:
+        found = fields.get(raw)
+        if found is not None:
+            name, read = found
+            values[name] = value if read is None else read(value)
+    return kind(**values)
 
 
 _NUMBERS = {"COUNT": "count", "AGE": "ms", "BYTES": "bytes", "LIMIT": "limit"}  # words of a policy with a number
@@ -114,6 +116,19 @@ def _policy(raw: bytes | None) -> StreamPolicy | None:
     words = raw.decode().split()
     numbers = {_NUMBERS[word]: int(value) for word, value in pairwise(words) if word in _NUMBERS}
     return StreamPolicy(**numbers, groups="GROUPS" in words, exact="EXACT" in words)
+
+
+def _fields_of(kind: type[Any]) -> dict[bytes, tuple[str, Callable[[Any], Any] | None]]:
+    """Return the fields of a description by their names in replies, each with what reads its value."""
+    found: dict[bytes, tuple[str, Callable[[Any], Any] | None]] = {}
+    for name in (each.name for each in dataclasses.fields(kind)):
+        read = _policy if name == "retain" else _maybe_id if name in _ID_FIELDS else None
+        found[name.replace("_", "-").replace("deadlettered", "dead-lettered").encode()] = name, read
+    return found
+
+
+#: Determined once, because a page of the console reads thousands of descriptions.
+_FIELDS = {kind: _fields_of(kind) for kind in (Info, GroupInfo)}
 
 
 def _page(reply: list[Any]) -> DelayedPage:

@@ -40,6 +40,12 @@ class AppReader:
         self._sender = sender
         self._before: dict[str, AppStatus] = {}
 
+    def continued(self, sender: CallSender) -> AppReader:
+        """Return a reader with another sender that knows the same last status."""
+        made = AppReader(sender)
+        made._before = self._before
+        return made
+
     async def names(self) -> list[str]:
         """Return the names of all apps that have run. Raises redis.ResponseError, ProgramNamesError."""
         return sorted((await arun(self._sender, programs.read())).apps)

@@ -123,7 +123,7 @@ class FlowPages:
                 state = await self._state(request, reader)
             except PageError as error:
                 yield "problem", str(error)
-                await pause(began)
+                await pause(monotonic() - began)
                 continue
             parts = {
                 name: self._site.renderer.part(f"flow_{name}.html", **state)
@@ -134,7 +134,7 @@ class FlowPages:
             if state["chosen"] is not None and state["chosen"].process.at != drawn:
                 drawn = state["chosen"].process.at
                 yield "graph", graph_of(state["chosen"])
-            await pause(began)
+            await pause(monotonic() - began)
 
     async def _state(self, request: web.Request, reader: FlowReader) -> dict[str, Any]:
         """Return the values of the templates. Raises PageError."""

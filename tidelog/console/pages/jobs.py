@@ -94,7 +94,7 @@ class JobPages:
                 state = await self._state(request, sender)
             except PageError as error:
                 yield "problem", str(error)
-                await pause(began)
+                await pause(monotonic() - began)
                 continue
             parts = {
                 name: self._site.renderer.part(f"job_{name}.html", **state)
@@ -102,7 +102,7 @@ class JobPages:
             }
             yield "parts", {name: text for name, text in parts.items() if shown.get(name) != text}
             shown = parts
-            await pause(began)
+            await pause(monotonic() - began)
 
     async def _state(self, request: web.Request, sender: CallSender) -> dict[str, Any]:
         """Return the values of the templates. Raises PageError."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
+from weakref import WeakKeyDictionary
 
 from aiohttp import web
 
@@ -41,9 +43,39 @@ def kinds_of(request: web.Request) -> tuple[str, ...]:
     return (kind,) if kind else tuple(KINDS)
 
 
-async def pause(began: float) -> None:
-    """Wait for the next update. began: when reading for the last one began (monotonic)."""
-    await asyncio.sleep(max(EVERY, SHARE * (monotonic() - began)))
+async def pause(took: float) -> None:
+    """Wait for the next update. took: s for reading the last one."""
+    await asyncio.sleep(max(EVERY, SHARE * took))
+
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class ShownPage(Generic[R]):
+    """What a page has just shown: by which reader, when (monotonic), and how long the reader took, in s."""
+
+    what: Any
+    reader: R
+    at: float
+    took: float
+
+
+class ShownPages(Generic[R]):
+    """The last page of each session. Its live part continues with the reader, instead of reading the same at once."""
+
+    def __init__(self) -> None:
+        self._pages: WeakKeyDictionary[ConsoleSession, ShownPage[R]] = WeakKeyDictionary()
+
+    def keep(self, session: ConsoleSession, what: Any, reader: R, began: float) -> None:
+        """Record a page. began: when reading began (monotonic)."""
+        now = monotonic()
+        self._pages[session] = ShownPage(what, reader, now, now - began)
+
+    def take(self, session: ConsoleSession, what: Any) -> ShownPage[R] | None:
+        """Return the page if it was shown recently, once."""
+        page = self._pages.pop(session, None)
+        return page if page is not None and page.what == what and monotonic() - page.at < EVERY else None
 
 
 class ProgramPages:
@@ -51,11 +83,14 @@ class ProgramPages:
 
     def __init__(self, site: ConsoleSite) -> None:
         self._site = site
+        self._shown: ShownPages[ProgramListReader] = ShownPages()
 
     async def show(self, request: web.Request) -> web.Response:
         """Show all programs, or those of one ``kind``."""
-        kinds = kinds_of(request)
-        lists = await ProgramListReader(session_of(request)).read(kinds)
+        session, kinds, began = session_of(request), kinds_of(request), monotonic()
+        reader = ProgramListReader(session)
+        lists = await reader.read(kinds)
+        self._shown.keep(session, kinds, reader, began)
         return self._site.page(
             request, "programs.html", kinds=KINDS, chosen=request.query.get("kind", ""), lists=lists, shown=SHOWN
         )  # fmt: skip
@@ -72,14 +107,19 @@ class ProgramPages:
         raise web.HTTPSeeOther(f"/programs/{kind}?name={in_url(name)}")
 
     async def _events(self, session: ConsoleSession, kinds: Sequence[str]) -> AsyncIterator[live.Event]:
-        reader, shown = ProgramListReader(session), ""
+        shown, page = "", self._shown.take(session, kinds)
+        reader = ProgramListReader(session) if page is None else page.reader
+        if page is not None:
+            yield "parts", {}
+            await pause(page.took)
         while True:
             began = monotonic()
             lists = await reader.read(kinds)
+            took = monotonic() - began
             text = self._site.renderer.part("programs_lists.html", kinds=KINDS, lists=lists, shown=SHOWN)
             yield "parts", {"lists": text} if text != shown else {}
             shown = text
-            await pause(began)
+            await pause(took)
 
 
 class ProgramListReader:

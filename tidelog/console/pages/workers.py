@@ -17,7 +17,7 @@ from tidelog.console import live
 from tidelog.console.apps import DECLARED, ERRORS, PARTITIONS, AppReader, row_of, why
 from tidelog.console.errors import PageError, UnavailableError, page_error
 from tidelog.console.pages.operations import operate, start_of
-from tidelog.console.pages.programs import pause
+from tidelog.console.pages.programs import ShownPages, pause
 from tidelog.console.pages.site import ConsoleSite, session_of
 from tidelog.console.programs import REFUSED, PolledCalls
 from tidelog.operating.tables import counted
@@ -43,10 +43,14 @@ class AppPages:
 
     def __init__(self, site: ConsoleSite) -> None:
         self._site = site
+        self._shown: ShownPages[AppReader] = ShownPages()
 
     async def show(self, request: web.Request) -> web.Response:
-        reader = AppReader(session_of(request).connection)
-        return self._site.page(request, "app.html", **await self._state(request, reader))
+        session, began = session_of(request), monotonic()
+        reader = AppReader(session.connection)
+        state = await self._state(request, reader)
+        self._shown.keep(session, request.query.get("name", ""), reader, began)
+        return self._site.page(request, "app.html", **state)
 
     async def follow(self, request: web.Request) -> web.StreamResponse:
         session = session_of(request)
@@ -121,23 +125,28 @@ class AppPages:
             raise _refused(error) from None
 
     async def _events(self, request: web.Request) -> AsyncIterator[live.Event]:
-        sender = PolledCalls(session_of(request).connection)
-        reader, shown = AppReader(sender), dict[str, str]()
+        session, shown = session_of(request), dict[str, str]()
+        sender, page = PolledCalls(session.connection), self._shown.take(session, request.query.get("name", ""))
+        reader = AppReader(sender) if page is None else page.reader.continued(sender)
+        if page is not None:
+            yield "parts", {}
+            await pause(page.took)
         while True:
             began = monotonic()
             try:
                 state = await self._state(request, reader, sender)
             except PageError as error:
                 yield "problem", str(error)
-                await pause(began)
+                await pause(monotonic() - began)
                 continue
+            took = monotonic() - began
             part = self._site.renderer.part
             parts = {"tiles": part("app_tiles.html", **state), "timers": part("app_timers.html", **state)}
             for each in state["processors"]:
                 parts[f"processor-{each['status'].name}"] = part("app_processor.html", each=each, **state)
             yield "parts", {name: text for name, text in parts.items() if shown.get(name) != text}
             shown = parts
-            await pause(began)
+            await pause(took)
 
     async def _state(self, request: web.Request, reader: AppReader, sender: CallSender | None = None) -> dict[str, Any]:
         """Return the values of the templates. Raises PageError."""
