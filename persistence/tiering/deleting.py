@@ -113,14 +113,14 @@ class Deleting:
             raise
         except (HistoryStoreError, CorruptError) as error:
             self.problems.append(str(error))
-            self._is_loaded = False  # another process may have changed something
-            self._listing.streams.clear()
-            self._listing.objects.clear()
+            self._forget()
         waiting = [file for file in self._deletions.current.files if not file.kept]
         self.totals.waiting_objects = sum(1 for file in waiting if OBJECT.fullmatch(file.name))
         self.totals.waiting_bytes = sum(file.size for file in waiting)
 
     def _sweep(self, wanted: DeletionRequest, copied: dict[int, CopiedTo]) -> None:
+        if self._is_loaded and not self._deletions.is_newest():
+            self._forget()
         if not self._is_loaded:
             self._load(wanted.epoch)
         if self._deletions.problem:
@@ -144,6 +144,11 @@ class Deleting:
         """Read the manifests of all streams that this process does not know yet."""
         self._store.open()
         self._deletions.load()
+        if self._deletions.current.epoch > epoch:
+            raise HistoryStoreError(
+                f"a later leader has written the list of deletions, in epoch {self._deletions.current.epoch}; this one"
+                f" has epoch {epoch}"
+            )
         known = set(map(directory_of, self._listing.streams))
         folders = [folder for folder in self._store.names("streams") if folder not in known]
         with ThreadPoolExecutor(THREADS) as pool:
@@ -151,6 +156,12 @@ class Deleting:
                 if problem:
                     self.problems.append(problem)
         self._is_loaded = True
+
+    def _forget(self) -> None:
+        """Let the next sweep read everything again: another process may have changed something."""
+        self._is_loaded = False
+        self._listing.streams.clear()
+        self._listing.objects.clear()
 
     def _load_one(self, folder: str, epoch: int) -> str:
         try:
@@ -301,9 +312,10 @@ class Deleting:
     def _delete(self, wanted: DeletionRequest, store: _Store) -> None:
         """Delete the files that have waited for long enough."""
         now, due = self._now(), self._due()
+        self._blocked = {name: until for name, until in self._blocked.items() if until > now}
         files = [
             file for file in self._deletions.current.files
-            if file.since <= due and not file.kept and self._blocked.get(file.name, 0) <= now
+            if file.since <= due and not file.kept and file.name not in self._blocked
             and file.name in wanted.waiting
         ]  # fmt: skip
         if not files:

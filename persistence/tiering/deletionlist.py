@@ -73,7 +73,8 @@ class DeletionList:
         for file in files:
             before = known.get(file.name)
             if before is not None:
-                file = replace(file, holders=tuple({*before.holders, *file.holders}))
+                why = before.why if before.kept else file.why  # another stream in the object no longer lists it
+                file = replace(file, holders=tuple({*before.holders, *file.holders}), why=why)
             if (
                 before is None or (before.why, len(before.holders)) != (file.why, len(file.holders))
                 or file.since - before.since > self.slack
@@ -105,6 +106,11 @@ class DeletionList:
                 f"{deletions.file_name(numbers[-1])} was written by another process: another leader uses this prefix"
             )
         return numbers
+
+    def is_newest(self) -> bool:
+        """Return whether no other process, such as ``tidelog history``, has written the list. Raises HistoryStoreError.
+        """
+        return self.current.number == max(self._numbers(), default=0)
 
     def check_newest(self) -> None:
         """Verify that no other process deletes files. Raises HistoryStoreError."""

@@ -173,7 +173,7 @@ def repair(store: str | None, url: str, yes: bool) -> None:
 @STORE
 @url_option
 @click.option("--stream", "streams", multiple=True, help="Drop the history of this stream; may repeat.")
-@click.option("--object", "objects", multiple=True, help="Drop this object and those before it, if it is lost.")
+@click.option("--object", "objects", multiple=True, help="Drop this object, and those before it.")
 @click.option("--pin", "pins", multiple=True, help="Remove this pin: its backup or server does not exist any more.")
 @YES
 def forget(

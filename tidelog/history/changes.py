@@ -157,9 +157,7 @@ def _resumed(found: Survey) -> HistoryChange:
         for stream in found.streams:
             if stream.document.get("offset"):
                 _write(found.files, stream, {**stream.document, "offset": 0})
-        number = deletions["number"] + 1
-        content = signed({**deletions, "number": number, "suspended": ""})
-        found.files.create(f"{DELETIONS}/{number:020}.json", content)
+        _write_deletions(found, {**deletions, "suspended": ""})
 
     return HistoryChange(
         "permit deletions again: what the server does not have any more is deleted after tier-grace. They stopped,"
@@ -192,6 +190,8 @@ def forget_stream(found: Survey, name: bytes) -> HistoryChange:
 def forget_object(found: Survey, name: str) -> list[HistoryChange]:
     """Return the changes that drop an object, and those before it, from all manifests. Raises HistoryError."""
     listed = found.listed.get(name, [])
+    if any((file["name"], file["why"]) == (f"{OBJECTS}/{name}", "differs") for file in found.waiting):
+        return [_unkept(found, f"{OBJECTS}/{name}")]
     if not listed:
         raise HistoryError(f"no manifest lists an object {name}: see tidelog history verify")
     changes = []
@@ -204,6 +204,25 @@ def forget_object(found: Survey, name: str) -> list[HistoryChange]:
             lambda its=stream, new=document: _write(found.files, its, new),  # type: ignore[misc]
         ))  # fmt: skip
     return changes
+
+
+def _unkept(found: Survey, file: str) -> HistoryChange:
+    """Return the change that lets the server delete an object that differs from its store."""
+    now = int(time.time() * 1000)
+    files = [
+        [name, size, offset, now, holders, "removed"] if name == file else [name, size, offset, since, holders, why]
+        for name, size, offset, since, holders, why in found.deletions["files"]
+    ]
+    return HistoryChange(
+        f"delete {file} after tier-grace. It has entries that the server has lost",
+        lambda: _write_deletions(found, {**found.deletions, "files": files}),
+    )
+
+
+def _write_deletions(found: Survey, document: dict[str, Any]) -> None:
+    """Write the next version of the list of deletions."""
+    number = found.deletions["number"] + 1
+    found.files.create(f"{DELETIONS}/{number:020}.json", signed({**document, "number": number}))
 
 
 def forget_pin(found: Survey, name: str) -> HistoryChange:

@@ -411,25 +411,27 @@ def test_another_owner_pins_what_it_needs(data: TieredServer, monkeypatch: pytes
 def test_two_leaders(data: TieredServer) -> None:
     """The one that does not know the newest list of deletions deletes nothing."""
     old, names = three(data)
-    new = data.copier()
+    new = data.copier(epoch=5)
     new.run()
     evict(data, 40)
     new.delete()
     evict(data, 20)
     old.delete()
-    assert "another leader uses this prefix" in old.deleting.problems[0]
+    assert "a later leader has written the list of deletions, in epoch 5" in old.deleting.problems[0]
     new.delete()
     assert listed(data) == names[2:]
-    stale = data.copier(now=LATER)
-    stale.deleting._load(0)
+    stale = data.copier(now=LATER, epoch=5)
+    stale.deleting._load(5)
     new.now = LATER
     new.delete()
     assert objects(data) == {names[2]}
     for _ in range(12):  # its next version existed, and was removed
         new.deletions.save(new.deletions.current)
     (data.target / "objects" / names[0]).write_bytes(b"as before")
+    for call in (stale.deletions.check_newest, lambda: stale.deletions.save(stale.deletions.current)):
+        with pytest.raises(HistoryStoreError, match="another leader uses this prefix"):
+            call()
     stale.delete()
-    assert "another leader uses this prefix" in stale.deleting.problems[0]
     assert names[0] in objects(data)
     check(data, "a")
 

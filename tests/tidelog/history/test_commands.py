@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -167,3 +168,25 @@ def test_s3(tmp_path: Path, data: TieredServer) -> None:
         assert "1 stream, 1 object" in run("verify", url)
         run("forget", url, "--stream", "a", "--yes")
         assert json.loads(run("list", url, "--json"))["streams"][0]["objects"] == 0
+
+
+def test_an_object_that_differs(data: TieredServer) -> None:
+    """It is retained until the user forgets it. A helper that runs notices the new list."""
+    copier, names = three(data)
+    found = copier.manifests.load(b"a", copier.manifests.listing.streams[b"a"].number)
+    copier.manifests.drop(found, "differs")
+    data.client("DEL", "a")
+    data.save()
+    copier.delete()
+    copier.now += 2 * GRACE
+    copier.delete()
+    assert objects(data) == set(names)
+    assert "3 objects with" in run("list", data.target)
+    for name in names:
+        assert "It has entries that the server has lost" in run("forget", data.target, "--object", name, "--yes")
+    copier.now = int(time.time() * 1000)
+    copier.delete()
+    assert objects(data) == set(names), "the grace begins again"
+    copier.now += 2 * GRACE
+    copier.delete()
+    assert (copier.deleting.problems, objects(data)) == ([], set())
