@@ -38,7 +38,7 @@ def groups() -> Iterator[Groups]:
             for key in (*A, *B):
                 client.tappend(key, {"n": 1})
                 client.tread(key, "0", 1, group="readers", retry=60_000)
-        orders: Topic[Order] = Topic("orders", Order, partitions=8, url=url_of(made))
+        orders: Topic[Order] = Topic("sales", Order, partitions=8, url=url_of(made))
         orders.sync.send_many(Order(number) for number in range(16))
         orders.close_sync()
         yield made
@@ -58,11 +58,11 @@ def test_lists_have_the_keys_of_both_groups(groups: Groups, at: int) -> None:
         for key, group in ((A[0], "1"), (B[0], "2")):
             assert f"{key} {group} 1 " in plain(html)
         _, html, _ = await visitor.get("/topics")
-        assert re.search(r"orders 8 16 ", plain(html))
+        assert re.search(r"sales 8 16 ", plain(html))
         assert "missing" not in html
-        _, html, _ = await visitor.get("/topics/topic?name=orders")
-        assert set(re.findall(r"orders:\d (\d) \d", plain(html))) == {"1", "2"}
-        _, html, _ = await visitor.get("/topics/records?name=orders")
+        _, html, _ = await visitor.get("/topics/topic?name=sales")
+        assert set(re.findall(r"sales:\d (\d) \d", plain(html))) == {"1", "2"}
+        _, html, _ = await visitor.get("/topics/records?name=sales")
         assert html.count('aria-label="Partition ') == 16
         _, html, _ = await visitor.get("/groups")
         assert f"readers {len(A + B)} " in plain(html)
@@ -156,9 +156,12 @@ def test_a_group_that_is_killed_concerns_its_own_keys(groups: Groups) -> None:
             assert (status, gone in plain(html)) == (503, True), plain(html)
         status, html, _ = await visitor.post(f"/streams/append?key={B[3]}", {"csrf": csrf, "field": "n", "value": "4"})
         assert gone in html
-        status, html, _ = await visitor.get("/topics/topic?name=orders")
-        if status == 200:  # the settings are in the other group
-            assert "4 partitions that can't be read" in plain(html)
+        status, html, _ = await visitor.get("/topics/topic?name=sales")
+        assert status == 200  # its settings are in the other group
+        assert "4 partitions that can't be read" in plain(html)
+        _, html, _ = await visitor.get("/topics/records?name=sales")
+        assert f"The records of 4 partitions are missing: {gone}" in plain(html)
+        assert html.count('aria-label="Partition ') == 8
         node.start()
         await asyncio.to_thread(groups.agree)
         add_users(groups, "ann")

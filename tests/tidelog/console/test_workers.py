@@ -78,6 +78,12 @@ def test_pause_resume_and_reset(tidelog_server: Server, tmp_path: Path) -> None:
             await until(lambda: shows(">running<"))
             await orders.send_many([Order(1), Order(2, "bob"), Order(-3)])
             await until(lambda: shows("1 in <span", "/programs/app?name=shop"))
+            for path in ("/programs/app", "/programs"):  # the live part does not read what the page has just read
+                await visitor.get(f"{path}?name=shop")
+                url = f"{console.url}{path}/live?name=shop"
+                async with visitor.session.get(url, headers={"Accept": "text/event-stream"}) as events:
+                    lines = [(await events.content.readline()).decode().strip() for _ in range(4)]
+                    assert lines[2:] == ["event: parts", "data: {}"]
             _, text, _ = await visitor.get("/programs/app?name=shop")
             assert "ValueError" in text
             assert "0 3 * * * UTC" in text
