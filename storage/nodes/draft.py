@@ -27,7 +27,7 @@ from typing import Any, Final
 import zstandard
 
 from storage.nodes.appendlist import ENTRY_BYTES, STEP, sealed_blob
-from storage.nodes.node import ActiveNode, Node, seal
+from storage.nodes.node import ActiveNode, Node, seal, sealed, sizes_of
 from storage.nodes.stagedentries import CHUNK_BYTES, LONGEST_ID, StagedChunk, write
 
 OVERHEAD: Final = 250  # memory of a draft's objects, in bytes
@@ -74,17 +74,22 @@ def blob_bytes(blob: bytes | Draft) -> int:
 class ActiveDraft(Draft):
     """The former active node of a stream, which no longer changes."""
 
-    __slots__ = ("_node",)
+    __slots__ = ("_node", "_sizes")
 
     def __init__(self, active: ActiveNode) -> None:
-        super().__init__(active.size, active.largest(), len(active.wire))
+        sizes = sizes_of(active.ends)
+        super().__init__(active.size + len(sizes[1]), sizes[2], len(active.wire))
         self._node = active
+        self._sizes = sizes  # computing them again would add 1 % to the time of a TMAPPEND of small entries
 
     def __len__(self) -> int:
         return len(self._node)
 
     def unpack(self) -> Node:
         return self._node
+
+    def _seal(self, compressor: zstandard.ZstdCompressor) -> bytes:
+        return sealed(self._node, True, compressor, self._sizes)[0]
 
 
 class ListDraft(Draft):

@@ -197,8 +197,7 @@ class Node:
 
     def largest(self) -> int:
         """Return the size of the largest entry."""
-        width, sizes = _gaps(self.ends, 0)
-        return _largest(width, sizes)
+        return sizes_of(self.ends)[2]
 
 
 class _LastMs:
@@ -286,14 +285,15 @@ def seal(node: Node, compress: bool = True, compressor: zstandard.ZstdCompressor
 
 
 def sealed(
-    node: Node, compress: bool = True, compressor: zstandard.ZstdCompressor | None = None
+    node: Node, compress: bool = True, compressor: zstandard.ZstdCompressor | None = None,
+    sizes: tuple[int, bytes, int] | None = None,
 ) -> tuple[bytes, int]:  # fmt: skip
-    """Return seal() and the size of the largest entry."""
+    """Return seal() and the size of the largest entry. ``sizes``: those of the entries, if they are known."""
     ms, seq, ends, wire = node.ms, node.seq, node.ends, node.wire
-    size_width, size_column = _gaps(ends, 0)
+    size_width, size_column, largest = sizes_of(ends) if sizes is None else sizes
     coded = coder.encode(node.base, ms, seq, ends, wire) if compress else None
     if coded is not None and len(coded) <= coder.SMALL * len(ends):
-        return coded, _largest(size_width, size_column)
+        return coded, largest
     ms_width, ms_column = _gaps(ms, ms[0])
     how = (ZSTD if compress else 0) | ms_width << 1 | size_width << 5
     differences, seq_width, seq_column = packed_seqs(ms, seq)
@@ -302,9 +302,9 @@ def sealed(
     if compress:
         body = (compressor or keyspace_compressor).compress(body)
     if coded is not None and len(coded) <= BODY + len(body):
-        return coded, _largest(size_width, size_column)
+        return coded, largest
     head = HEADER.pack(MAGIC, VERSION, how, len(ends), len(wire), node.base + ms[0], seq[0])
-    return b"".join((head, CRC.pack(crc32(body, crc32(head))), body)), _largest(size_width, size_column)
+    return b"".join((head, CRC.pack(crc32(body, crc32(head))), body)), largest
 
 
 def active_blob(node: Node) -> tuple[bytes, int]:
@@ -317,7 +317,13 @@ def active_blob(node: Node) -> tuple[bytes, int]:
     coded = coder.encode(node.base, node.ms, node.seq, ends, node.wire) if len(node.wire) >= LONG_ACTIVE else None
     if coded is None:
         return sealed(node, compress=False)
-    return coded, _largest(*_gaps(ends, 0))
+    return coded, sizes_of(ends)[2]
+
+
+def sizes_of(ends: array[int]) -> tuple[int, bytes, int]:
+    """Return the sizes of entries: the width of their column as a power of two, the column, and the largest one."""
+    width, column = _gaps(ends, 0)
+    return width, column, _largest(width, column)
 
 
 def packed_seqs(ms: array[int], seq: array[int]) -> tuple[bool, int, bytes]:
