@@ -47,6 +47,16 @@ class SqlPeer:
 
 
 class PostgresPeer(SqlPeer):
+    data: Path  # its directory
+
+    def run_alone(self, sql: str) -> None:
+        """Execute a statement while the server does not run."""
+        binary, *options = self.server._command
+        subprocess.run(
+            [binary, "--single", *options[:2], *options[6:], "postgres"], input=sql.encode(), check=True,
+            capture_output=True, user="postgres" if os.geteuid() == 0 else None,
+        )  # fmt: skip
+
     def _connect(self) -> Any:
         import psycopg
 
@@ -95,6 +105,7 @@ def postgres_peer(*options: str) -> Iterator[PostgresPeer]:
                  f"ssl_cert_file={directory}/server.pem", f"ssl_key_file={directory}/server.key", *options]  # fmt: skip
         command = [postgres, "-D", str(data), "-p", str(port), "-h", "127.0.0.1"]
         peer = PostgresPeer(f"postgresql://tide:{SECRET}@127.0.0.1:{port}/postgres", directory / "ca.pem")
+        peer.data = data
         peer._server = PeerServer(
             [*command, *(word for each in given for word in ("-c", each))], port, lambda: peer.run("SELECT 1"),
             user="postgres",

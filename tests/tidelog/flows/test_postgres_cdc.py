@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -383,6 +385,48 @@ def test_a_slot_that_is_dropped_or_created_again_during_a_run(shop: Shop) -> Non
         again = shop.reader()
         async with streaming(shop, again):
             assert ids(again, "read") == list(range(6))
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("ahead", [False, True], ids=["behind", "ahead"])
+def test_a_server_that_is_replaced_by_an_older_copy(shop: Shop, tmp_path: Path, ahead: bool) -> None:
+    """Its log ends before the last change that was received, or has other changes at these positions."""
+    peer, copy = shop.server, tmp_path / "copy"
+    numbers = range(1000, 4000 if ahead else 1010)
+    new = f"INSERT INTO {shop.name} SELECT n, repeat('x', 1000) FROM generate_series(1000, {numbers[-1]}) n"
+
+    def replace() -> None:
+        peer.server.kill()
+        shutil.rmtree(peer.data)
+        shutil.copytree(copy, peer.data)
+        if os.geteuid() == 0:
+            subprocess.run(["chown", "-R", "postgres", peer.data], check=True)
+        if ahead:
+            peer.run_alone(new)
+        peer.server.start()
+
+    async def main() -> None:
+        reader = shop.reader()
+        async with streaming(shop, reader) as one:
+            connection = one.graph.connections["in"]
+            shop.insert(0, 3)
+            await until(lambda: len(reader.values) == 3)
+            peer.server.kill()
+            shutil.copytree(peer.data, copy)
+            peer.server.start()
+            shop.run(f"INSERT INTO {shop.name} SELECT n, repeat('y', 1000) FROM generate_series(3, 999) n")
+            await until(lambda: len(reader.values) == 1000)
+            await asyncio.to_thread(replace)
+            text = "does not send the transaction again that was" if ahead else "the log of the server ends at"
+            await until(lambda: text in connection.error)
+            assert "restart the flow" in connection.error
+            if not ahead:
+                shop.run(new)
+            assert len(reader.values) == 1000
+        again = shop.reader()
+        async with streaming(shop, again):
+            await until(lambda: ids(again, "insert")[-len(numbers) :] == [*numbers])
 
     asyncio.run(main())
 

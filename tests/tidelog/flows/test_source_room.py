@@ -22,12 +22,12 @@ Made = Callable[..., Flow]
 
 @pytest.fixture(params=["file", "wal"])
 def made(request: pytest.FixtureRequest, tidelog_server: Server, tmp_path: Path) -> Made:
-    def flow(sink: Any, *operators: Any) -> Flow:
+    def flow(sink: Any, *operators: Any, most: int = WINDOW) -> Flow:
         made = Flow("orders", server=tidelog_server.url)
         path = tmp_path / "in.jsonl"
         path.write_text("".join(f"{json.dumps({'n': number})}\n" for number in range(COUNT)))
         about = {"tail": True, "poll": "20ms"}
-        window = {"max_unsettled": WINDOW, "on_error": {"retry": {"first": "10ms"}}}
+        window = {"max_unsettled": most, "on_error": {"retry": {"first": "10ms"}}}
         if request.param == "wal":
             made.connector("first", "file", path=str(path), **about)
             made.connector("in", "wal", **window)
@@ -40,6 +40,24 @@ def made(request: pytest.FixtureRequest, tidelog_server: Server, tmp_path: Path)
         return made
 
     return flow
+
+
+@in_loop
+async def test_one_unsettled_event_keeps_the_order_in_an_outage(made: Made) -> None:
+    written: list[int] = []
+    refused: set[int] = set()
+
+    async def sink(value: dict[str, int]) -> None:
+        number = value["n"]
+        if number % 50 < 2 and number not in refused:
+            refused.add(number)
+            raise RetryError("not now")
+        written.append(number)
+
+    async with running(made(sink, most=1)):
+        await until(lambda: len(written) >= 120)
+    assert written == [*range(len(written))]
+    assert refused >= {0, 1, 50, 51, 100, 101}
 
 
 @in_loop

@@ -5,6 +5,8 @@ Rule 1: The position is stored by the replication slot of the server, and only t
 Rule 2: During the snapshot, the slot has another name (``snapshot_slot``). It is copied to ``slot`` when all rows are
         settled. So if ``slot`` exists, the snapshot is complete; if not, the snapshot is read again from the beginning.
 Rule 3: After a reconnection, changes that were received before are skipped. They are in flight, or settled.
+        Before, the source verifies that the log of the server still contains them. If not, the server is a copy, or was
+        restored, and other changes could have their LSNs.
 Rule 4: At most ``max_unsettled`` changes are read after the first unsettled one. A transaction of any size is passed on
         while it is received.
 """
@@ -23,10 +25,12 @@ from tidelog.flows.connectors.cdc.options import PostgresCdcOptions
 from tidelog.flows.connectors.cdc.pgoutput import Begin, Change, ChangeDecoder, Commit, lsn_text
 from tidelog.flows.connectors.cdc.preparation import (
     AGAIN,
+    OTHER_LOG,
     CatalogDatabase,
     PublishedTable,
     check_server,
     find_slot,
+    log_end,
     published_tables,
 )
 from tidelog.flows.connectors.cdc.replication import ChangeConnection, Received
@@ -63,6 +67,8 @@ class PostgresCdcSource(Source):
         self._transaction: Begin | None = None  # the one that is being received
         self._changes = 0  # of it that were received
         self._last = (0, 0)  # final LSN of the transaction of the last change, and the number of the change in it
+        self._last_xid = 0  # of this transaction
+        self._expected = 0  # final LSN of the transaction that the server must send again (Rule 3); 0: none
         self._completing = False  # all rows of the snapshot were read
         self._streaming = False  # changes were received from the slot
         self._reported = 0  # LSN up to which the server may have moved the slot
@@ -119,12 +125,26 @@ class PostgresCdcSource(Source):
     async def _stream(self, replication: ChangeConnection) -> None:
         catalog, self._catalog = self._catalog, None
         if catalog is not None:
-            self._reported = max(self._reported, await find_slot(catalog, self._options.slot) or 0)
-            await catalog.close()
+            try:
+                await self._compare(catalog)
+            finally:
+                await catalog.close()
         self._decoder = ChangeDecoder()
         self._transaction = None
         await replication.start(self._options.slot)
         self._streaming = True
+
+    async def _compare(self, catalog: CatalogDatabase) -> None:
+        """Compare the log of a server with the changes that were received (Rule 3). Raises ConnectionError."""
+        stored = await find_slot(catalog, self._options.slot) or 0
+        end, last = await log_end(catalog), self._last[0]
+        if end < self._end:
+            raise ConnectionError(
+                f"the log of the server ends at {lsn_text(end)}, but it was received up to {lsn_text(self._end)}:"
+                f" {OTHER_LOG}"
+            )
+        self._expected = last if stored <= last else 0
+        self._reported = max(self._reported, stored)
 
     async def close(self) -> None:
         await self._read.cancel()
@@ -195,6 +215,7 @@ class PostgresCdcSource(Source):
         except (ValueError, LookupError) as error:
             raise ConnectionError(f"the server sent a message that can't be decoded: {error}") from error
         if isinstance(decoded, Begin):
+            self._verify(decoded)
             self._transaction = decoded
             self._changes = 0
         elif isinstance(decoded, Commit):
@@ -204,6 +225,16 @@ class PostgresCdcSource(Source):
             for change in decoded:
                 self._change(change)
 
+    def _verify(self, begun: Begin) -> None:
+        """Raise ConnectionError if the server does not send the transaction of the last change again (Rule 3)."""
+        if self._expected and begun.lsn >= self._expected:
+            if (begun.lsn, begun.xid) != (self._expected, self._last_xid):
+                raise ConnectionError(
+                    f"the server does not send the transaction again that was received at {lsn_text(self._expected)}:"
+                    f" {OTHER_LOG}"
+                )
+            self._expected = 0
+
     def _change(self, change: Change) -> None:
         begun = self._transaction
         if begun is None:
@@ -212,7 +243,7 @@ class PostgresCdcSource(Source):
         place = (begun.lsn, self._changes)
         if place <= self._last:  # Rule 3
             return
-        self._last = place
+        self._last, self._last_xid = place, begun.xid
         if change.table not in self._tables:
             return
         meta = {"lsn": lsn_text(begun.lsn), "number": self._changes, "xid": begun.xid, "time": begun.time}
@@ -241,5 +272,7 @@ class PostgresCdcSource(Source):
             self._report(self._replication)
 
     def _report(self, replication: ChangeConnection) -> None:
+        if self._expected:  # another server would skip changes up to this position
+            return
         self._reported = max(self._reported, self._prefix.position)
         replication.flushed(self._prefix.position)

@@ -20,6 +20,10 @@ AGAIN: Final = (
     "restart the flow, which then begins with a new snapshot; rows that were deleted in the meantime are not in it, so"
     " delete all rows at the destination first"
 )
+OTHER_LOG: Final = (
+    "the server is a copy, or was restored. To continue at the position of its slot, restart the flow; the destination"
+    " can have changes that the server no longer has"
+)
 MOST: Final = 100_000  # rows of a query of the catalog
 
 _NO_KEY: Final = """
@@ -154,6 +158,15 @@ async def find_slot(database: CatalogDatabase, slot: str) -> int | None:
             f"the slot {slot!r} is used by another connection (process {found['active_pid']} of the server)"
         )
     return lsn_of(found["confirmed_flush_lsn"] or "0/0")
+
+
+async def log_end(database: CatalogDatabase) -> int:
+    """Return the LSN at which the log of a server ends. Raises ConnectionError."""
+    (found,) = await database.rows(
+        "SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END)::text"
+        " AS lsn"
+    )
+    return lsn_of(found["lsn"])
 
 
 def quoted(name: str) -> str:
