@@ -278,7 +278,7 @@ class SourceNode(FlowNode):
         if rest:
             self.after(rest, self._poke)
         self._settlement.changed.set()
-        self.window.in_flight.forget()
+        self.window.in_flight.settled(tokens)
         if others and self.draining:
             self.context.changed()
 

@@ -37,11 +37,13 @@ class SourceSender:
                 bad = True
         if self._settles:
             since = now()
-            make, owner, copies = self._token, self._node, self._copies
-            tokens: list[Token] = []
-            for event in events:
-                event.token = token = make(owner, event.remembered() if copies else event.id)
-                tokens.append(token)
+            make, owner = self._token, self._node
+            if self._copies:
+                tokens = [make(owner, event.remembered()) for event in events]
+            else:
+                tokens = [make(owner, event.id) for event in events]
+            for event, token in zip(events, tokens, strict=True):
+                event.token = token
             self._window.sent(since, tokens, new=True)
         if bad:
             self._send_unreadable(events)
