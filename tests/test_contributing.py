@@ -32,9 +32,9 @@ def section(heading: str) -> str:
 
 
 def copy_of_checkout(target: Path) -> None:
-    """Copy the files that git knows, or all that an unpacked archive has; and the C modules built here."""
-    skipped = shutil.ignore_patterns(".git", ".venv", ".compiled", "__pycache__", ".mypy_cache", ".ruff_cache", "build")
-    shutil.copytree(ROOT, target, ignore=skipped, symlinks=True)
+    """Copy the files that git knows, or all that an unpacked archive has; and the C modules and bytecode made here."""
+    skipped = shutil.ignore_patterns(".git", ".venv", ".compiled", ".*_cache", ".hypothesis", "build")
+    shutil.copytree(ROOT, target, ignore=skipped, symlinks=True)  # with the times of the files: the bytecode is valid
 
 
 def apply(tutorial: str, checkout: Path) -> None:
