@@ -20,7 +20,7 @@ from commands.streams.elements import elements_reply
 from commands.streams.lookup import need_group
 from resp import errors
 from resp import reply as encode
-from resp.errors import CommandError
+from resp.errors import AbsentNodeError, CommandError, DamagedNodeError
 from storage.groups.group import Group
 from storage.keyspace import groupmutators
 from storage.keyspace.groupmutators import Messages, Ownership
@@ -260,7 +260,14 @@ class AutoclaimCall(ClaimReply):
             self._looks -= 1
             self._at = row.id + 1
             idle = not self._least or is_idle(row, self._least, ctx.now, ctx.ks.away)
-            if not self._find(stream, row.id, idle):
+            try:
+                found = self._find(stream, row.id, idle)
+            except DamagedNodeError as error:
+                if isinstance(error, AbsentNodeError):
+                    raise
+                ctx.ks.note_damage(error)  # it stays pending; with an error, no call could continue after the node
+                continue
+            if not found:
                 gone.append(row.id)
             elif idle:
                 again.append(row.id)

@@ -78,6 +78,29 @@ def test_retention_continues_when_it_no_longer_needs_the_node(damaged: Server) -
     assert "is damaged at node 10" in lines[0]
 
 
+@pytest.mark.parametrize("form", [(), ("JUSTID",)])
+def test_xautoclaim_passes_a_damaged_node(tmp_path: Path, form: tuple[str, ...]) -> None:
+    """Its messages stay pending for their consumer."""
+    with running_server(tmp_path, stream_node_max_entries=10, node_cache_size=0) as server:
+        with Raw(server.port) as raw:
+            ids = [raw("XADD", "s", "*", "body", noise(number)) for number in range(40)]
+            raw("XGROUP", "CREATE", "s", "g", "0")
+            raw("XREADGROUP", "GROUP", "g", "one", "STREAMS", "s", ">")
+        server.stop()
+        damage(tmp_path, [15])
+        server.start()
+        with Raw(server.port) as raw:
+            claimed: list[bytes] = []
+            at = b"0-0"
+            while at != b"0-0" or not claimed:
+                at, found, gone = raw("XAUTOCLAIM", "s", "g", "two", 0, at, "COUNT", 7, *form)
+                assert gone == []
+                claimed += found if form else [row[0] for row in found]
+            assert claimed == ids[:10] + ids[20:]
+            assert [row[0] for row in raw("XPENDING", "s", "g", "-", "+", 100, "one")] == ids[10:20]
+        assert len(log_of(server)) == 1
+
+
 def test_appends_do_not_need_the_last_node(tmp_path: Path) -> None:
     """A restarted server would continue it. Delayed entries must not leave their list and then fail to join."""
     with running_server(tmp_path, stream_node_max_entries=10, node_cache_size=0) as server:
