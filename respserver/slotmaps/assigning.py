@@ -30,7 +30,7 @@ from respserver.execution.slices import Slicing
 from respserver.group.membership import GroupMembership
 from respserver.runtime.ownership import table, without
 from respserver.runtime.parts import RuntimeParts, ServerPart
-from respserver.slotmaps.cleaning import staged_in
+from respserver.slotmaps.cleaning import is_staged, staged_in
 from respserver.slotmaps.keeper import MapKeeper
 from storage.keyspace.exporting import letters_of
 from storage.keyspace.moving import letters_elsewhere
@@ -83,6 +83,7 @@ class SlotAssignment(ServerPart):
         finally:
             self.busy = False
             self._slots.note(NO_SLOTS)
+            self._data.ks.stages.watched = None
             self._slots.hold(NO_SLOTS)
             self._pauses.retry()
             self._blocking.redirect_slots()
@@ -150,13 +151,16 @@ class SlotAssignment(ServerPart):
             await asyncio.sleep(TURN)
             if ks is not self._data.ks:
                 raise SlotMapError("the data was replaced during the search for keys: try again")
+        late_stages: set[bytes] = set()
+        ks.stages.watched = late_stages
+        staged = await staged_in(ks, wanted)
         await self._end_of_long_writes()
         late = [name for name in self._slots.noted if self._exists(name)]
         if total or late:
             self._refuse(own, total or len(late), example or late[0], False)
         if self._slots.too_many or ks is not self._data.ks:
             raise SlotMapError(f"clients write to {slotmap.said(own)} all the time: stop them, and try again")
-        if staged := staged_in(self._data.ks, wanted):
+        if staged := staged or [name for name in late_stages if is_staged(ks, name, wanted)]:
             self._refuse(own, len(staged), staged[0], True)
         self._slots.hold(wanted)
         self._slots.note(NO_SLOTS)

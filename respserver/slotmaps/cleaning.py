@@ -1,6 +1,7 @@
 """Deletes the keys of slots that have left this group, or whose copy to this group was aborted.
 
 Rule 1: keys are deleted in slices, through the log. A slice takes a few milliseconds, and at most a third of the time.
+Stages are searched in such slices, too.
 Fences remain: they are small, and a later owner never lowers one.
 """
 
@@ -21,13 +22,26 @@ PAUSE: Final = 2.0  # slices
 WAIT: Final = 0.1  # seconds until the next attempt, while the disk or the group accepts no writes
 
 
-def staged_in(ks: Keyspace, slots: bytes) -> list[bytes]:
-    """Return the stages with some slots, or with entries for keys in them."""
-    return [
-        name
-        for name, stage in ks.stages.by_name.items()
-        if slots[slot_of(name)] or any(slots[slot_of(piece.key)] for piece in stage.pieces)
-    ]
+async def staged_in(ks: Keyspace, slots: bytes) -> list[bytes]:
+    """Return the stages with some slots, or with entries for keys in them. Other clients are served meanwhile, and may
+    create others."""
+    loop, found = asyncio.get_running_loop(), []
+    began = loop.time()
+    for name in list(ks.stages.by_name):
+        if is_staged(ks, name, slots):
+            found.append(name)
+        if loop.time() - began > SLICE:
+            await asyncio.sleep(PAUSE * SLICE)
+            began = loop.time()
+    return [name for name in found if name in ks.stages.by_name]
+
+
+def is_staged(ks: Keyspace, name: bytes, slots: bytes) -> bool:
+    """Return whether a stage exists, and has some slots, or entries for keys in them."""
+    stage = ks.stages.by_name.get(name)
+    return stage is not None and bool(
+        slots[slot_of(name)] or any(slots[slot_of(piece.key)] for piece in stage.pieces)
+    )
 
 
 class SlotCleaning(ServerPart):
@@ -52,7 +66,7 @@ class SlotCleaning(ServerPart):
                         count += 1
             self._ticks.queue()
             await asyncio.sleep(PAUSE * (self._loop.time() - began))
-        staged = staged_in(ks, slots)
+        staged = await staged_in(ks, slots)
         if staged and leads() and ks is self._data.ks:
             stagemutators.unstage(ks, staged)
             self._ticks.queue()

@@ -127,7 +127,7 @@ class SlotImports(ServerPart):
             if any(map(int.__and__, slots, table(_slots(each)))):
                 await self._drop(other)
         found, example = await self._search(slots)
-        staged = staged_in(self._data.ks, slots)
+        staged = await staged_in(self._data.ks, slots)
         if found or staged:
             shown = (example or staged[0])[:100].decode("utf-8", "backslashreplace")
             count, what = (found, "key") if found else (len(staged), "stage")

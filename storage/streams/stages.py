@@ -107,6 +107,7 @@ class Stages:
         self.bytes = 0  # approximate memory of all stages
         self.fence_bytes = 0  # memory of all fences
         self.expired = 0  # stages that expired since the start
+        self.watched: set[bytes] | None = None  # the stages that have received entries; None: they are not watched
         # changes that the next checkpoint must write
         self._dirty: dict[bytes, Stage] = {}
         self._dead: list[int] = []
@@ -120,6 +121,8 @@ class Stages:
         """Record that a stage is new or received entries, and takes ``grown`` more bytes of memory."""
         self.by_name[name] = self._dirty[name] = stage
         self.bytes += grown
+        if self.watched is not None:
+            self.watched.add(name)
 
     def forget(self, names: Iterable[bytes]) -> None:
         """Remove stages that were published or dropped. Raises KeyError if a stage does not exist."""
