@@ -26,6 +26,7 @@ from benchmarks.report import load
 from benchmarks.servers import environment, installations
 from benchmarks.table import Table, line, ratio
 from tests.browserkit import CHROMIUM
+from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parent.parent
 TINY = ["--quick", "--requests", "200", "--size", "2000"]
@@ -40,6 +41,34 @@ def bench(
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=110, check=False, env=env)
     assert done.returncode == code, done.stdout + done.stderr
     return done
+
+
+STARTING = """
+import sys
+from pathlib import Path
+from benchmarks.servers import OURS, Peer
+peer = Peer("tidelog", OURS, Path(sys.argv[1]), "no", None)
+peer.start()
+print(peer.port, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="no setpriv here (Debian: util-linux)")
+def test_the_servers_of_a_benchmark_that_is_killed_end(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", STARTING, str(tmp_path)]
+    env = os.environ | {"PYTHONPATH": str(ROOT), "TIDELOG_BENCH_ROOT": str(ROOT)}
+    with subprocess.Popen(command, env=env, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+        socket.create_connection(("127.0.0.1", port), 60).close()
+        process.kill()
+
+    def ended() -> bool:
+        with socket.socket() as sock:
+            return sock.connect_ex(("127.0.0.1", port)) != 0
+
+    eventually(ended)
 
 
 @pytest.fixture
