@@ -416,7 +416,7 @@ def remove_group(before: SlotMap, name: str, now: int) -> SlotMap:
     owned = before.ranges(name)
     if owned:
         raise SlotMapError(
-            f"group {name} owns {said(owned)}: assign them to another group first (TCLUSTER ASSIGN ... TO group)"
+            f"group {name} owns {said(owned)}: move them to another group first (TCLUSTER MOVE ... TO group)"
         )
     if any(each.target == name for each in before.moves):
         raise SlotMapError(f"slots move to group {name}: wait for the end of the move, or abort it (TCLUSTER ABORT)")

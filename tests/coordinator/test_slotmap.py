@@ -87,7 +87,7 @@ def test_what_does_not_change_has_no_new_version() -> None:
 
 def test_a_group_that_owns_slots_is_not_removed() -> None:
     changed = give(two_groups(), "7", to="2")
-    with pytest.raises(SlotMapError, match=r"group 2 owns slot 7: assign them to another group first \(TCLUSTER"):
+    with pytest.raises(SlotMapError, match=r"group 2 owns slot 7: move them to another group first \(TCLUSTER"):
         slotmap.remove_group(changed, "2", 4)
     emptied = give(changed, "7", to="1", by="2")
     assert list(slotmap.remove_group(emptied, "2", 4).groups) == ["1"]

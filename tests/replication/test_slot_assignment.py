@@ -99,7 +99,7 @@ def test_slots_with_keys_stay(groups: Groups) -> None:
         (["ASSIGN", "0-9", "12", "2"], "ERR syntax error"),
         (
             ["REMOVE", "2"],
-            "ERR group 2 owns slots 8192-16383: assign them to another group first (TCLUSTER ASSIGN ... TO group)",
+            "ERR group 2 owns slots 8192-16383: move them to another group first (TCLUSTER MOVE ... TO group)",
         ),
         (["REMOVE", "7"], "ERR the cluster has no group 7: it has 1, 2"),
         (["RESTORE"], "ERR the coordinator has the current map: there is nothing to restore"),

@@ -120,7 +120,7 @@ def move(
     """
     view = read(access)
     _check_group(view, target)
-    view.groups[target].leading()  # slots of a group without a leader are not served
+    view.groups[target].check_writable()
     by_owner: dict[str, list[int]] = {}
     for slot in wanted:
         if view.owners[slot] != target:
@@ -198,8 +198,13 @@ def _all(view: ClusterView) -> dict[str, set[int]]:
 
 
 def _perform(done: Rebalanced, moves: Sequence[SlotMove], progress: Progress, with_keys: bool = False) -> None:
-    """Request moves. Each is added to the moves or to the refusals of the outcome."""
+    """Request moves. Each is added to the moves or to the refusals of the outcome.
+
+    Raises ClusterError if a group that would get slots is not in sync.
+    """
     done.refusals = []
+    for name in {each.target for each in moves}:
+        done.view.groups[name].check_writable()
     for each in moves:
         progress(f"moving {len(each.slots):,} slots to group {each.target}")
         try:

@@ -59,6 +59,20 @@ class GroupView:
             raise ClusterError(f"group {self.name} has no leader that replies{why}")
         return self.members[self.status["member"]]
 
+    def check_writable(self) -> None:
+        """Raise ClusterError if no member leads, or if fewer than ``min-in-sync`` members are in sync."""
+        self.leading()
+        assert self.status is not None  # noqa: S101 - a member leads
+        if self.status.get("replica_acks") != "insync":
+            return
+        count = len(self.status["in_sync"])
+        least = max(each.get("min_in_sync", 1) for each in self.status["members"])  # the strictest one counts
+        if count < least:
+            raise ClusterError(
+                f"group {self.name} is not in sync: {count} of its members are, and min-in-sync is {least}, so it would"
+                " refuse all writes to the slots. Start its other members, and wait until they have caught up"
+            )
+
 
 @dataclass
 class ClusterView:

@@ -105,6 +105,20 @@ def test_a_group_joins_and_leaves(cluster: RunningCluster) -> None:
     assert owned(cluster) == {"1": 8192, "2": 8192}
 
 
+def test_a_group_that_is_not_in_sync(cluster: RunningCluster) -> None:
+    """Also if the slots are empty, which are assigned without a copy."""
+    error = "group 2 is not in sync: 1 of its members are, and min-in-sync is 2"
+    cluster.ask("2a", "CONFIG", "SET", "min-in-sync", "2")
+    try:
+        eventually(lambda: '"min_in_sync": 2' in cluster.ask("2a", "TMEMBER", "STATUS"), "the setting is known")
+        assert error in run(cluster, "move", "100", "--to", "2", code=1)
+        assert error in run(cluster, "rebalance", "--without", "1", code=1)
+    finally:
+        cluster.ask("2a", "CONFIG", "SET", "min-in-sync", "1")
+    eventually(lambda: '"min_in_sync": 2' not in cluster.ask("2a", "TMEMBER", "STATUS"), "the setting is known")
+    assert owned(cluster) == {"1": 8192, "2": 8192}
+
+
 def test_a_suspended_member(cluster: RunningCluster) -> None:
     os.kill(cluster.pid("2a"), signal.SIGSTOP)
     try:
