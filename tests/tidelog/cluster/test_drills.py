@@ -18,12 +18,10 @@ from typing import Any
 
 import pytest
 import redis
-from click.testing import CliRunner
 
 from tests.tidelog.cluster.running import RunningCluster
 from tests.waiting import eventually
 from tidelog import Client
-from tidelog.cli.program import main
 from tidelog.serverprogram import server_environment
 
 DOCS = Path(__file__).parents[3] / "docs" / "clusters.md"
@@ -44,7 +42,7 @@ class Drills:
 
     def __init__(self, top: Path) -> None:
         self.cluster = RunningCluster(top, "cluster")
-        self.cluster.up("--groups", "2", "--replicas", "1", "--set", "group-lease=2000")
+        self.cluster.up("--groups", "2", "--replicas", "1")
         self.acked = dict.fromkeys(KEYS, 0)
         self._top = top
         self._ending = threading.Event()
@@ -93,12 +91,21 @@ class Drills:
     def leads(self, member: str) -> bool:
         return bool((self.cluster.ask(member, "ROLE") or [""])[0] == "master")
 
+    def lead(self, member: str) -> None:
+        """Let a member lead its group. Another one may, because a leader that stalls on a busy machine is replaced."""
+        self.recovered()
+        other = member[0] + ("b" if member[1] == "a" else "a")
+        if not self.leads(member):
+            self.cluster.ask(other, "FAILOVER")
+            eventually(lambda: self.leads(member), f"{member} leads")
+            self.recovered()
+
     def follows(self, member: str) -> bool:
-        return bool((self.cluster.ask(member, "ROLE") or [""] * 4)[3] == "connected")
+        return bool((self.cluster.ask(member, "ROLE") or [])[3:4] == ["connected"])
 
     def recovered(self) -> None:
-        """Wait until there are no problems and calls are executed again. No acknowledged one is lost."""
-        eventually(lambda: "no problems" in self._checked(), "no problems")
+        """Wait until all members are in sync and calls are executed again. No acknowledged one is lost."""
+        eventually(lambda: all(map(self._in_sync, self.cluster.members)), "all members are in sync")
         before = dict(self.acked)
         eventually(lambda: all(self.acked[key] > before[key] for key in KEYS), "calls are executed")
         with Client(self._url) as client:
@@ -107,8 +114,9 @@ class Drills:
                 now: Any = client.redis.get(key)
                 assert int(now) >= least
 
-    def _checked(self) -> str:
-        return CliRunner().invoke(main, ["cluster", "check", "--dir", str(self.cluster.directory)]).output
+    def _in_sync(self, member: str) -> bool:
+        status = json.loads(self.cluster.ask(member, "TMEMBER", "STATUS") or "{}")
+        return len(status.get("in_sync", ())) == 2
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +130,7 @@ def drills(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drills]:
 
 def test_1_a_leader_is_killed(drills: Drills) -> None:
     (kill,) = commands(1)
-    assert drills.leads("1a")
+    drills.lead("1a")
     drills.run(kill)
     eventually(lambda: drills.leads("1b"), "the replica leads")
     eventually(lambda: drills.follows("1a"), "1a follows")
@@ -132,6 +140,7 @@ def test_1_a_leader_is_killed(drills: Drills) -> None:
 @pytest.mark.long  # waits for the end of a lease
 def test_2_a_leader_is_suspended(drills: Drills) -> None:
     stop, go_on = commands(2)
+    drills.lead("2a")
     drills.run(stop)
     try:
         eventually(lambda: drills.leads("2b"), "the replica leads")
@@ -190,18 +199,17 @@ def test_6_the_coordinator_is_stopped(drills: Drills) -> None:
     drills.run(away)
     try:
         assert "coordinator" in drills.run(check, code=1)
-        last = dict(drills.acked)
-        eventually(lambda: _still(drills, last), "no replies")
+        eventually(lambda: _still(drills), "no replies")
         writing = drills.start(write)
     finally:
         drills.run(back)
     shown, _ = writing.communicate(timeout=60)
-    assert "OK" in shown
+    assert "OK" in shown or "closed the connection" in shown, shown
     drills.recovered()
 
 
-def _still(drills: Drills, last: dict[str, int]) -> bool:
-    """Whether no call has been executed since the last look, for half a second."""
+def _still(drills: Drills) -> bool:
+    """Whether no call gets a reply for half a second."""
     before = dict(drills.acked)
     time.sleep(0.5)
     return before == drills.acked

@@ -44,7 +44,11 @@ class Subscriptions:
         else:
             pools.routes.stale = True
             await pools.reload()
-            await self._subscribe_at({leader: pools.pool(leader) for leader in pools.routes.leaders})
+            found: dict[MemberAddress | None, Any] = {leader: pools.pool(leader) for leader in pools.routes.leaders}
+            slots = pools.routes.map
+            if slots is not None and not slots.complete:  # a member that starts does not list the leader of its group
+                found |= {member: None for member in self._at if member is not None and member not in found}
+            await self._subscribe_at(found)
 
     async def next(self, limit: int) -> list[dict[str, Any]]:
         """Wait for messages, and return about ``limit`` from each leader at most; none after a while."""
