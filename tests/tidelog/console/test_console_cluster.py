@@ -14,12 +14,14 @@ from tests.replication.clusters import Groups
 from tests.tidelog.client.rediscluster import keys_of_both
 from tests.tidelog.console.clusterkit import add_users, plain, url_of
 from tests.tidelog.console.consolekit import ALL, PASSWORD, Visitor, visit
+from tests.tidelog.workers.workerkit import working
 from tests.waiting import until
 from tidelog.client import Client
 from tidelog.console import clusterconnection, keynames
 from tidelog.console.application import ConsoleServer
 from tidelog.topics import Topic
 from tidelog.transport.slots import SLOTS, slot_of
+from tidelog.workers import App, DeadLetter
 
 A, B = keys_of_both(8)  # of the lower and the upper half of the slots
 HALF = f"{SLOTS // 2}-{SLOTS - 1}"
@@ -240,3 +242,44 @@ def test_a_group_joins_while_a_session_is_open() -> None:
         made = Groups(servers, groups=1)
         add_users(made, "ann")
         visit(url_of(made), test)
+
+
+def test_programs_and_dead_letters_of_both_groups(groups: Groups) -> None:
+    """A worker processes partitions in both groups. The console pauses, resumes, and resets it, and replays."""
+    app = App("shop", url_of(groups), lease=2.0)
+    topic = app.topic("parcels", Order, partitions=4)
+    failing = True
+
+    @app.each(topic, ordering="partition", on_error=[DeadLetter()])
+    async def pack(order: Order) -> None:
+        if failing:
+            raise ValueError("no box")
+
+    async def test(visitor: Visitor, console: ConsoleServer) -> None:
+        nonlocal failing
+        await visitor.log_in()
+        token = {"X_CSRF_Token": await visitor.csrf()}
+
+        async def shows(words: str, path: str = "/programs?kind=app") -> bool:
+            return words in plain((await visitor.get(path))[1])
+
+        async def post(action: str, **form: str) -> str:
+            _, html, _ = await visitor.post(f"/programs/app/{action}?name=shop", {"processor": "pack"} | form, **token)
+            return plain(html)
+
+        async with working(app, "w1"):
+            await topic.send_many([Order(number) for number in range(20)])
+            await until(lambda: shows("20 open in parcels.dead", "/deadletters?queue=parcels.dead"))
+            await until(lambda: shows("running"))
+            assert "all partitions paused" in await post("pause")
+            assert await shows("by ann in the console")
+            assert "all partitions" in await post("resume")
+            failing = False
+            _, html, _ = await visitor.post("/deadletters/replay?queue=parcels.dead", {"action": "all"}, **token)
+            assert "20 dead letters" in plain(html)
+            await until(lambda: shows("0 open in parcels.dead", "/deadletters?queue=parcels.dead"))
+        await topic.close()
+        assert "4 partitions reset to earliest" in await post("reset", to="earliest")
+        assert await shows("40 ", "/programs/app?name=shop")
+
+    visit(url_of(groups), test)
