@@ -148,12 +148,13 @@ def test_an_installation_that_fails_shows_everything(checkout: Path) -> None:
 
 # -- scripts/test -------------------------------------------------------------------------------------------------
 # scripts/test installs what is missing: the real apt-get downloads Debian's lists first, 30 s in each of these tests.
-PROGRAMS = ["apt-get", *re.findall(r"([\w-]+):[\w-]+(?=[ ;])", (ROOT / "scripts" / "test").read_text())]
+PROGRAMS = ["apt-get", *re.findall(r"([\w-]+):[\w-]+(?=[\s\"])", (ROOT / "scripts" / "programs.sh").read_text())]
 
 
 def scripts_test(checkout: Path, python: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run scripts/test where .venv/bin/python is this shell script."""
-    shutil.copy(ROOT / "scripts" / "test", checkout / "scripts")
+    for name in ("test", "programs.sh"):
+        shutil.copy(ROOT / "scripts" / name, checkout / "scripts")
     programs = checkout / "programs"
     programs.mkdir()
     for program in (checkout / ".venv/bin/python", *(programs / name for name in PROGRAMS)):
@@ -162,6 +163,39 @@ def scripts_test(checkout: Path, python: str, *arguments: str, **environment: st
     env = {"PATH": f"{programs}:/usr/local/bin:/usr/bin:/bin", "PYTHON": sys.executable} | environment
     command = [str(checkout / "scripts" / "test"), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+
+
+APT = """\
+echo "$*" >>apt-calls
+case "$*" in
+*update | *"install -y "*" "* | *chromium) exit 100 ;;
+esac
+"""
+
+
+def test_programs_are_installed_together_or_one_by_one(checkout: Path) -> None:
+    """A package that does not exist does not prevent the others, nor the tests."""
+    if os.getuid():
+        pytest.skip("only root installs programs")
+    (checkout / "scripts" / "programs.sh").write_text(
+        (ROOT / "scripts" / "programs.sh").read_text().replace("/usr/sbin/policy-rc.d", "policy")
+    )
+    programs = checkout / "programs"
+    programs.mkdir()
+    for name, text in (("apt-get", APT), ("id", "echo 0"), *((name, "") for name in ("chmod", "rm"))):
+        (programs / name).write_text(f"#!/bin/sh\n{text}\n")
+        (programs / name).chmod(0o755)
+    command = ["/bin/sh", "-c", "set -eu; . scripts/programs.sh; programs; echo goes on"]
+    done = subprocess.run(
+        command, cwd=checkout, env={"PATH": str(programs)}, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "goes on\n", done.stderr
+    calls = (checkout / "apt-calls").read_text().splitlines()
+    assert calls[0] == "-qq update"
+    assert calls[1].startswith("-qq install -y redis-tools redis-server redis-sentinel chromium ")
+    assert calls[2:4] == ["-qq install -y redis-tools", "-qq install -y redis-server"]
+    assert "-qq install -y rsyslog" in calls
+    assert "NOTE: no chromium here: the tests that need it will be SKIPPED" in done.stderr
 
 
 @pytest.mark.parametrize(
