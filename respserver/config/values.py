@@ -255,8 +255,6 @@ class Values:
         """Raise ConfigError if ``tier-free`` contradicts other directives."""
         if self.tier_free and not self.tier_url:
             raise ConfigError("tier-free yes needs tier-url: set it to where the entries are copied")
-        if self.tier_free and self.cluster_enabled:
-            raise ConfigError("tier-free yes can't be used with cluster-enabled: slots with such entries can't move")
 
     def _check_group(self, acks: bool) -> None:
         """Raise ConfigError if the directives of a server group contradict each other. ``acks``: whether replica-acks

@@ -17,13 +17,15 @@ If anything is logged nevertheless, the hold ends before the change of the map i
 Rule 4: what was not acknowledged takes memory. Copying waits for it. If it is more than BEHIND bytes, calls for the
 slots wait for most of the time, until the other group has caught up. A string is one record, of up to 512 MB: its size
 does not count.
+Rule 5: entries that are only in the object store are read from there, and the other group gets them as all others. It
+has another prefix, and copies them again. If they can't be read, the move fails.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -31,7 +33,7 @@ from commands.slots import ALL_SLOTS, NO_SLOTS, slot_of
 from coordinator import slotmap
 from coordinator.interface import CoordinatorError
 from coordinator.slotmap import MapGroup, SlotMap, SlotMapError, SlotRange
-from resp.errors import DamagedNodeError
+from resp.errors import AbsentNodeError, DamagedNodeError
 from respserver.clients.pauses import Pauses
 from respserver.config.conffile import ConfigError
 from respserver.config.config import Config
@@ -77,8 +79,9 @@ class SlotMover(ServerPart):
     def __init__(
         self, parts: RuntimeParts, keeper: MapKeeper, membership: GroupMembership, assigning: SlotAssignment,
         inert: InertSlots, cleaning: SlotCleaning, pauses: Pauses, slicing: Slicing, blocking: Blocking,
-        served_time: ServedTime,
+        served_time: ServedTime, fetch: Callable[[AbsentNodeError, Callable[[], None]], None],
     ) -> None:  # fmt: skip
+        """``fetch``: reads a node from the object store, and then calls a function."""
         super().__init__(parts)
         self._keeper = keeper
         self._standing = membership.standing
@@ -90,6 +93,8 @@ class SlotMover(ServerPart):
         self._slicing = slicing
         self._blocking = blocking
         self._served_time = served_time
+        self._fetch = fetch
+        self._fetching = False  # the next step of the export waits for entries from the object store
         self._task: asyncio.Task[None] | None = None  # the move in progress
         self._export: KeyExport | None = None
         self._peer: GroupPeer | None = None
@@ -227,6 +232,7 @@ class SlotMover(ServerPart):
             async with asyncio.timeout(10 * SILENCE):
                 await self._begin(peer, name, to, known.groups[to], self._config)
             await self._settled()
+            self._fetching = False
             export = self._export = KeyExport(self._data.ks, lambda key: slots[slot_of(key)] != 0)
             self._ticks.on_records = self._records
             await self._copy(peer, export, name)
@@ -342,10 +348,13 @@ class SlotMover(ServerPart):
         while True:
             self._check(peer)
             await self._settled()
-            if export.size + peer.unacknowledged < WINDOW:
+            if export.size + peer.unacknowledged < WINDOW and not self._fetching:
                 began = self._loop.time()
                 while export.step() and export.size < MESSAGE and self._loop.time() - began < SLICE:
-                    pass
+                    if export.absent is not None:
+                        self._fetching = True
+                        self._fetch(export.absent, self._fetched)
+                        break
             self._send(peer, export, name, 1 if export.complete else MESSAGE)
             if export.complete and export.size + peer.unacknowledged <= CLOSE:
                 why = export.held_up()
@@ -360,8 +369,11 @@ class SlotMover(ServerPart):
             if now - heard > SILENCE:
                 raise PeerError(f"the other group has acknowledged nothing for {SILENCE:.0f} seconds")
             await self._throttle(export.size + peer.unacknowledged - export.largest)
-            busy = export.size + peer.unacknowledged < WINDOW and not export.complete
+            busy = export.size + peer.unacknowledged < WINDOW and not export.complete and not self._fetching
             await asyncio.sleep(TURN if busy else POLL)
+
+    def _fetched(self) -> None:
+        self._fetching = False
 
     async def _throttle(self, behind: int) -> None:
         """Let calls for the slots wait for a while if the other group is behind (Rule 4)."""
@@ -420,6 +432,8 @@ class SlotMover(ServerPart):
             await asyncio.sleep(POLL)
         await self._settled()
         while export.step():  # a key was renamed
+            if export.absent is not None:
+                raise HoldEndedError("keys were renamed, and their entries are in the object store")
             self._wait_until(until, "keys were renamed")
         self._send(peer, export, name)
         end = peer.ask("TCLUSTER", "IMPORT", name, "END")

@@ -27,6 +27,7 @@ from respserver.observe.stats import HistoryReadStats
 from respserver.runtime.parts import RuntimeParts, ServerPart
 from respserver.runtime.threads import in_thread
 from respserver.tiering.helperprocess import ENDED, GRACE, LONGEST_LINE, ROOT
+from storage.nodes import reference
 from storage.nodes.reference import Reference
 
 AHEAD: Final = 64  # nodes
@@ -86,10 +87,10 @@ class HistoryReads(ServerPart):
         try:
             nodes = store.near(key, AHEAD if len(self._requests) < MOST else 0, self._cached or ())
         except (OSError, CorruptError):  # the retry reports it
-            nodes = []
-        if not nodes:
             self._loop.call_soon(resume)
             return
+        if not nodes:  # the node was evicted since; a long reply still reads it
+            nodes = [(error.first_ord, reference.unpack(error.raw))]
         if not self._config.tier_url:
             self._fail(nodes[0][1].object, "tier-url is not set: set it to the prefix that has the object")
             self._loop.call_soon(resume)

@@ -26,8 +26,9 @@ from storage.streams.stages import Stage
 def copy_of(ks: Keyspace, key: bytes) -> Iterator[bytes]:
     """Return the records that recreate a key, which must exist, as it is now. Nothing of the key may be unlogged.
 
-    The iterator reads a stream node by node, while the key changes. It must be read to its end, or closed. Raises
-    DamagedNodeError, as its steps do.
+    The iterator reads a stream node by node, while the key changes. It must be read to its end, or closed. It yields
+    b"" for each attempt to read a node that is only in the object store. ``ks.pool.absent`` is then set, and the next
+    attempt follows when the iteration continues. Raises DamagedNodeError, as its steps do.
     """
     value, expire = ks.keys[key], ks.expires.get(key, NEVER)
     if isinstance(value, String):
@@ -53,8 +54,9 @@ def _stream(
         yield records.copied(key, 0, meta)
         if nodes is not None:
             compressor = zstandard.ZstdCompressor()
+            nodes.waits = True
             for first, end, blob, dead in nodes.stored_form(compressor):
-                yield from _node(key, first, end, blob, dead)
+                yield from _node(key, first, end, blob, dead) if blob else (b"",)
         yield records.copied(key, 1, meta)
         for name, group, pending in groups:
             yield records.group_copy(key, name, group)

@@ -2,7 +2,7 @@
 
     export = KeyExport(ks, moves)
     export.on_batch(batch)       with the batch of each tick, from now on
-    while export.step(): ...     at the end of a tick, when ks.log is empty
+    while export.step(): ...     at the end of a tick, when ks.log is empty; see ``absent``
     export.take()                the records so far
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from typing import Final
 
+from resp.errors import AbsentNodeError
 from storage.keyspace.copying import copy_of, fence_copy, stage_copy
 from storage.keyspace.keyspace import Keyspace
 from storage.keyspace.moving import MovedRecords
@@ -54,6 +55,7 @@ class KeyExport:
         self.largest = 0  # bytes of the largest record of a copy
         self.keys = 0  # keys to copy that were found
         self.copied = 0  # number of those that are copied
+        self.absent: AbsentNodeError | None = None  # a node that is only in the object store: the next step needs it
 
     def close(self) -> None:
         """Release what the steps have opened."""
@@ -82,6 +84,7 @@ class KeyExport:
 
     def step(self) -> bool:
         """Do some work. Return False if everything is copied. Raises MoveEndedError, DamagedNodeError."""
+        self.absent = None
         if not self.complete:
             next(self._steps)
         return not self.complete
@@ -145,6 +148,10 @@ class KeyExport:
 
     def _copy(self, key: bytes) -> Iterator[None]:
         for record in copy_of(self.ks, key):
+            if not record:
+                self.absent = self.ks.pool.take_absent()
+                yield
+                continue
             self._selection.check_copy(key, record)
             self.largest = max(self.largest, len(record))
             self._add([record])

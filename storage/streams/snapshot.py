@@ -122,13 +122,14 @@ class Snapshot:
 
     def stored_form(self, compressor: zstandard.ZstdCompressor) -> Iterator[tuple[int, int, bytes, list[int]]]:
         """Yield the nodes as the store has them: first ordinal, the ordinal after it and after deleted entries that
-        follow it, the blob, and the deleted ordinals of the range among them, ascending."""
+        follow it, the blob, and the deleted ordinals of the range among them. Blobs can be empty, see _parts()."""
         try:
             for number in range(len(self._borders) - 1):
                 first, end = self._borders[number], self._borders[number + 1]
                 blob = self._blobs.pop(first, None)
                 if blob is None:
-                    blob = self._pinned().load(self._sid, first, self._ms[number] << 64 | self._seq[number])
+                    while (blob := self._loaded(number)) is None:
+                        yield first, end, b"", []
                 elif isinstance(blob, Draft):
                     self._blob_bytes -= blob_bytes(blob)
                     blob = blob.seal(compressor)
@@ -140,6 +141,20 @@ class Snapshot:
                 yield self._active_ord, self._hi, active_blob(active)[0], self._marked(self._active_ord, self._hi)
         finally:
             self.close()
+
+    def _loaded(self, number: int) -> bytes | None:
+        """Return the blob of a stored node, or None if it is absent and the reader waits for it."""
+        try:
+            return self._pinned().load(self._sid, self._borders[number], self._ms[number] << 64 | self._seq[number])
+        except AbsentNodeError as error:
+            self._wait_for(error)
+            return None
+
+    def _wait_for(self, error: AbsentNodeError) -> None:
+        """Let the reader wait for an absent node. Raises the error if it does not wait, or if there is no use."""
+        if not self.waits or error.failed:
+            raise error
+        self._pool.absent = error
 
     def _marked(self, lo: int, hi: int) -> list[int]:
         return [] if self._tombstones is None else self._tombstones.marked(lo, hi)
@@ -213,9 +228,7 @@ class Snapshot:
         try:
             return self._node(number, stop)
         except AbsentNodeError as error:
-            if not self.waits or error.failed:
-                raise
-            self._pool.absent = error
+            self._wait_for(error)
             return None
 
     def _node(self, number: int, stop: int) -> AnyNode:

@@ -101,6 +101,21 @@ def test_a_long_reply_waits_for_each_part(tmp_path: Path) -> None:
         assert full[full.index(b"entries") + 1] == entries
 
 
+def test_a_long_reply_of_entries_that_are_evicted_meanwhile(tmp_path: Path) -> None:
+    """It reads what the store had when it began, also what is not read ahead yet."""
+    with freed(tmp_path, 1000, 1000) as (server, entries), Raw(server.port) as client, Raw(server.port) as other:
+        (reader,) = eventually(lambda: readers(server))
+        os.kill(reader, signal.SIGSTOP)
+        empty_cache(server)
+        client.send("XRANGE", "a", "-", "+")
+        eventually(lambda: b"cmd=xrange" in other("CLIENT", "LIST"))
+        assert other("XTRIM", "a", "MINID", "991-0") == 990
+        assert other("SAVE") == b"OK"
+        os.kill(reader, signal.SIGCONT)
+        assert client.read() == entries
+        assert other("XLEN", "a") == 10
+
+
 def test_writes_that_need_old_entries(tmp_path: Path) -> None:
     with freed(tmp_path) as (server, entries), Raw(server.port) as client:
         assert client("XADD", "a", "MAXLEN", "=", 198, "1000-0", "f", "v") == b"1000-0"
@@ -276,5 +291,3 @@ def test_a_server_that_begins_to_free_space_later(tmp_path: Path) -> None:
 def test_what_needs_tier_url() -> None:
     with pytest.raises(ConfigError, match="tier-free yes needs tier-url"):
         Config.load(["--tier-free", "yes"])
-    with pytest.raises(ConfigError, match="tier-free yes can't be used with cluster-enabled"):
-        Config.load(["--tier-free", "yes", "--tier-url", "/t", "--cluster-enabled", "yes"])
