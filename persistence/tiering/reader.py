@@ -5,12 +5,14 @@ per line, and answers each with one line on standard output, in any order:
 
     {"url": ..., "seconds": 60, "directory": ...}  the first line: the prefix, the limit of a call, that of the cache
 
-    {"id": 1, "object": name, "offset": 0, "size": 0, "checksum": 0, "nodes": [[digest, first ordinal, count], ...]}
-                                                   one section, and the nodes to take from it
+    {"id": 1, "object": name, "offset": 0, "size": 0, "checksum": 0, "nodes": [[digest, first ordinal, count], ...],
+     "urgent": true}                               one section, the nodes to take from it, and whether a command waits
+    {"id": 1, "urgent": true}                      a command waits for this one now
     {"id": 1, "files": [[digest, bytes], ...]}     these nodes are in the cache
     {"id": 1, "error": "..."}                      none is
 
-THREADS requests are in progress at a time. The process ends when its standard input is closed.
+THREADS requests are in progress at a time, those that commands wait for first. Each fourth one is one of the others, so
+that none waits without end. The process ends when its standard input is closed.
 """
 
 from __future__ import annotations
@@ -21,7 +23,6 @@ import secrets
 import sys
 import threading
 from array import array
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
@@ -36,6 +37,34 @@ from storage.model.ids import MASK64
 from storage.nodes.node import Node, new_compressor, seal
 
 THREADS: Final = 16
+OTHERS: Final = 4  # each fourth request is one for which no command waits, if there is one
+
+
+class RequestQueue:
+    """The requests that are not in progress. Any thread."""
+
+    def __init__(self) -> None:
+        self._urgent: dict[int, dict[str, Any]] = {}  # by ID, oldest first
+        self._others: dict[int, dict[str, Any]] = {}
+        self._taken = 0
+        self._changed = threading.Condition()
+
+    def put(self, line: dict[str, Any]) -> None:
+        """Add a request, or make one urgent."""
+        with self._changed:
+            request = line if "object" in line else self._others.pop(line["id"], None)
+            if request is not None:
+                (self._urgent if line["urgent"] else self._others)[request["id"]] = request
+                self._changed.notify()
+
+    def take(self) -> dict[str, Any]:
+        """Remove the next request, and return it. Waits until there is one."""
+        with self._changed:
+            while not self._urgent and not self._others:
+                self._changed.wait()
+            self._taken += 1
+            first = self._others if self._others and self._taken % OTHERS == 0 else self._urgent or self._others
+            return first.pop(next(iter(first)))
 
 
 class HistoryReader:
@@ -115,7 +144,14 @@ def main() -> None:
         output.write(json.dumps({"failed": str(error)}) + "\n")
         output.flush()
         os._exit(1)
-    threads = ThreadPoolExecutor(THREADS)
+    requests = RequestQueue()
+
+    def work() -> None:
+        while True:
+            reader.serve(requests.take())
+
+    for _ in range(THREADS):
+        threading.Thread(target=work, daemon=True).start()
     for line in sys.stdin:
-        threads.submit(reader.serve, json.loads(line))
+        requests.put(json.loads(line))
     os._exit(0)  # does not wait for calls that hang

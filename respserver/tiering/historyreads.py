@@ -3,8 +3,9 @@
 A read of a node that is only in the object store raises AbsentNodeError. The command, or its long reply, then waits
 here, and is repeated when the node is in the cache. Other clients are served meanwhile.
 
-Rule 1: one request reads one section, with all of its nodes. It also fetches the sections behind it, in parallel, since
-most reads continue there: the first AHEAD nodes after the one that is needed.
+Rule 1: one request reads one section, with all of its nodes. Sections behind it are fetched, too, in parallel: those of
+a few nodes, and of more nodes if a read continues where the last request ended (AHEAD). The process reads them after
+those that commands wait for.
 Rule 2: a section that can't be read is noted for FAILED_MS. Commands that need it in this time get the error.
 Rule 3: the process that reads (``persistence.tiering.reader``) runs while the store has references. If it ends, or
 leaves a request unanswered for ``tier-timeout`` and GRACE seconds, a new one gets the requests, once.
@@ -30,8 +31,11 @@ from respserver.tiering.helperprocess import ENDED, GRACE, LONGEST_LINE, ROOT
 from storage.nodes import reference
 from storage.nodes.reference import Reference
 
-AHEAD: Final = 64  # nodes
-MOST: Final = 1024  # requests in progress; more are not read ahead
+#: Nodes that are read ahead: at the first request, at one that continues there, and from then on. With 64 each time,
+#: 100 single reads at random positions wait for 900 sections instead of 200.
+AHEAD: Final = (4, 16, 64)
+BUSY: Final = 64  # requests in progress, at which nothing is read ahead
+PLACES: Final = 1000  # positions at which a read can continue
 REMOVED: Final = 200  # files of the cache that are removed at a time, in some milliseconds
 FAILED_MS: Final = 1000
 RESTART_MS: Final = 30_000  # after which a process that has ended is replaced, unless a command needs it
@@ -47,6 +51,7 @@ class _Request:
     __slots__ = ("attempts", "deadline", "line", "object", "waiters")
 
     def __init__(self, of: str, line: dict[str, Any]) -> None:
+        """``line``: for the process. It has "urgent" if a command waits for it."""
         self.object = of
         self.line = line
         self.waiters: list[Callable[[], None]] = []  # called at its end
@@ -62,6 +67,7 @@ class HistoryReads(ServerPart):
         self._requests: dict[Section, _Request] = {}
         self._ids: dict[int, Section] = {}
         self._last = 0  # the last ID of a request
+        self._ends: dict[tuple[int, int], int] = {}  # sid, ordinal after the last node of a request -> its AHEAD
         self._process: asyncio.subprocess.Process | None = None
         self._task: asyncio.Task[None] | None = None
         self._hangs = False  # the process was killed because it left a request unanswered
@@ -85,7 +91,8 @@ class HistoryReads(ServerPart):
         key = NODE_KEY.pack(error.sid, error.first_ord, error.first_id.to_bytes(16, "big"))
         store = self._data.disk.store
         try:
-            nodes = store.near(key, AHEAD if len(self._requests) < MOST else 0, self._cached or ())
+            step = min(self._ends.pop((error.sid, error.first_ord), -1) + 1, len(AHEAD) - 1)
+            nodes = store.near(key, AHEAD[step] if len(self._requests) < BUSY else 0, self._cached or ())
         except (OSError, CorruptError):  # the retry reports it
             self._loop.call_soon(resume)
             return
@@ -95,21 +102,28 @@ class HistoryReads(ServerPart):
             self._fail(nodes[0][1].object, "tier-url is not set: set it to the prefix that has the object")
             self._loop.call_soon(resume)
             return
+        self._ends[error.sid, max(first + its.entries for first, its in nodes)] = step
+        if len(self._ends) > PLACES:
+            del self._ends[next(iter(self._ends))]
         sections: dict[Section, list[tuple[int, Reference]]] = {}
         for node in nodes:
             sections.setdefault(node[1].section, []).append(node)
         wanted = nodes[0][1].section
         for section, its in sections.items():
             if section not in self._requests and (section == wanted or its[0][1].object not in self._failed):
-                self._begin(section, its)
-        self._requests[wanted].waiters.append(resume)
+                self._begin(section, its, section == wanted)
+        request = self._requests[wanted]
+        request.waiters.append(resume)
+        if not request.line["urgent"]:
+            request.line["urgent"] = True
+            self._write({"id": request.line["id"], "urgent": True})
 
-    def _begin(self, section: Section, nodes: list[tuple[int, Reference]]) -> None:
+    def _begin(self, section: Section, nodes: list[tuple[int, Reference]], urgent: bool) -> None:
         one = nodes[0][1]
         self._last += 1
         request = _Request(one.object, {
             "id": self._last, "object": one.object, "offset": one.offset, "size": one.size, "checksum": one.checksum,
-            "nodes": [[its.digest.hex(), first, its.entries] for first, its in nodes],
+            "nodes": [[its.digest.hex(), first, its.entries] for first, its in nodes], "urgent": urgent,
         })  # fmt: skip
         self._requests[section] = request
         self._ids[self._last] = section
@@ -119,11 +133,17 @@ class HistoryReads(ServerPart):
 
     def _send(self, request: _Request) -> None:
         request.deadline = self._clock.mono() + int((self._config.tier_timeout + GRACE) * 1000)
-        process = self._process
-        if process is not None and process.stdin is not None:  # None: it is being started, and gets all requests
+        if self._write(request.line):
             request.attempts += 1
-            with suppress(OSError, RuntimeError):  # it has ended; _serve() notices this
-                process.stdin.write(json.dumps(request.line).encode() + b"\n")
+
+    def _write(self, line: dict[str, Any]) -> bool:
+        """Write a line to the process. Return False if there is none: it is being started, and gets all requests."""
+        process = self._process
+        if process is None or process.stdin is None:
+            return False
+        with suppress(OSError, RuntimeError):  # it has ended; _serve() notices this
+            process.stdin.write(json.dumps(line).encode() + b"\n")
+        return True
 
     def _end(self, section: Section, error: str) -> None:
         request = self._requests.pop(section)
