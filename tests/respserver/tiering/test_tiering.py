@@ -55,10 +55,19 @@ def await_copy(target: Path | HistoryStore, entries: list[Entry], key: bytes = b
     assert history == entries[: len(history)]
 
 
-def helpers(server: Server) -> list[int]:
-    """Return the process IDs of the helpers of a server."""
+def helpers(server: Server, module: bytes = b"") -> list[int]:
+    """Return the process IDs of the helpers of a server, or only of those that run a module."""
     tasks = Path(f"/proc/{server.pid}/task").glob("*/children")
-    return [int(pid) for children in tasks for pid in children.read_text().split()]
+    pids = [int(pid) for children in tasks for pid in _content(children).split()]
+    return [pid for pid in pids if module in _content(Path(f"/proc/{pid}/cmdline"))]
+
+
+def _content(path: Path) -> bytes:
+    """Return the content of a file of a process; empty if the process or thread has ended."""
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 def test_a_directory_and_kills_of_the_helper_and_the_server(tmp_path: Path) -> None:
