@@ -85,14 +85,22 @@ class UserConnection:
 
         A server that is not in such a cluster is ``None``. Raises as ``read`` does.
         """
-        connection = await self._opened()
         try:
-            if not isinstance(connection, ClusterConnection) and connection.follows and await shares_slots(connection):
-                connection.close()  # other groups have joined its cluster
-                connection = await self._opened()
-            return [*await connection.leaders()] if isinstance(connection, ClusterConnection) else [None]
+            try:
+                return await self._leaders()
+            except LostError:
+                return await self._leaders()
         except (OSError, TimeoutError) as error:
+            if self.several_groups and is_denied(error):  # all leaders refuse the user
+                raise SessionEndedError(message_of(error)) from None
             raise UnavailableError(str(error) or "timeout") from None
+
+    async def _leaders(self) -> list[MemberAddress | None]:
+        connection = await self._opened()
+        if not isinstance(connection, ClusterConnection) and connection.follows and await shares_slots(connection):
+            connection.close()  # other groups have joined its cluster
+            connection = await self._opened()
+        return [*await connection.leaders()] if isinstance(connection, ClusterConnection) else [None]
 
     @property
     def several_groups(self) -> bool:

@@ -220,6 +220,11 @@ def test_users_and_rights(groups: Groups) -> None:
         assert first.say("ACL", "DELUSER", "one") == 1
         status, _, headers = await visitor.get(f"/streams/stream?key={A[5]}")
         assert (status, headers.get("Location")) == (303, "/login")
+        assert first.say("ACL", "SETUSER", "one", "reset", "on", f">{PASSWORD}", *ALL) == b"OK"
+        assert (await log_in(visitor, "one")) == 303
+        assert first.say("ACL", "DELUSER", "one") == 1
+        status, _, headers = await visitor.get("/streams")
+        assert (status, headers.get("Location")) == (303, "/login")
 
     visit(url_of(groups), test)
 
