@@ -28,6 +28,8 @@ from tidelog.testing import Server, running_server
 
 PATIENCE: Final = 300.0  # s
 LOOK: Final = 0.005  # s
+QUIET: Final = 0.3  # s in which the server uses less than IDLE
+IDLE: Final = 0.03  # s
 SERVER: Final = ("env", f"PYTHONPATH={measured.PYTHONPATH}", sys.executable, "-P", "-m", "_tidelog_server")
 CODECS: Final = ("json", "plain")
 
@@ -60,15 +62,27 @@ def rate(events: int, codec: str, operator: Callable[..., Any] = total) -> Rate:
     """Of one run."""
     with running_server(command=SERVER) as server:
         _fill(server, events, codec)
-        used = cpu(server)
+        used = _when_quiet(server)
         found = alone(lambda: _through(_flow(server, codec, operator), events))
-        used = cpu(server) - used
+        used = _when_quiet(server) - used
         with server.client() as client:
             assert client.tcount("out") == events
             assert client.tpending("orders", "g").count == 0
             compiled = client.redis.info("server")["tidelog_compiled"] == 1
     clock, core = found
     return Rate(clock, core, events / used, compiled)
+
+
+def _when_quiet(server: Server) -> float:
+    """CPU seconds that the server has used, once it has compressed in a thread what was appended."""
+    used = cpu(server)
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        time.sleep(QUIET)
+        before, used = used, cpu(server)
+        if used - before < IDLE:
+            break
+    return used
 
 
 def _fill(server: Server, events: int, codec: str) -> None:
