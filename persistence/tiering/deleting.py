@@ -7,8 +7,9 @@ use a manifest that it has read.
 Rule 1: an object is deleted only if no manifest lists it, no node in the store refers to it, and no pin protects it.
 All of this is verified again immediately before.
 Rule 2: only what the store contradicts is removed: entries below the first ordinal of their stream, and streams that do
-not exist any more. Only a store in which all records are confirmed counts. A store that is older than the history is
-that of a data directory that was replaced by an older copy, and nothing is deleted.
+not exist any more. Only a store in which all records are confirmed counts, and that has at least the records of the
+store from which the manifest was written: that of a new leader can lack its last checkpoints. If even the log is older
+than the history, the data directory was replaced by an older copy, and nothing is deleted.
 Rule 3: an object that no manifest lists, such as that of a process that was killed, is an orphan. It also waits for
 ``tier-grace``. It is deleted only if its entries were removed, or are in other objects of the manifests. The epoch in
 its name must not be later than that of this leader.
@@ -71,6 +72,7 @@ class DeletionRequest:
 class _Store:
     """The store at the beginning of a sweep."""
 
+    offset: int  # of the log, up to which it is complete
     names: set[bytes]  # of those of its streams that have a manifest
     streams: dict[int, StoredStream]  # those with the sids of manifests
     referenced: set[str] | None = None  # objects; None: not read yet
@@ -129,10 +131,11 @@ class Deleting:
             sids = {known.sid for known in self._listing.streams.values()}
             sids.update(sid for file in self._deletions.current.files for sid, _ in file.holders)
             found = list(view.streams(lambda its: its.sid in sids or its.name in self._listing.streams))
-            store = _Store({its.name for its in found}, {its.sid: its for its in found})
+            store = _Store(view.offset, {its.name for its in found}, {its.sid: its for its in found})
             end = max(wanted.end, view.offset)
         if self._is_suspended(end):
             return
+        self._deletions.offset = store.offset
         self._trim(store, wanted.epoch, copied)
         self._delete_versions()
         self._delete_folders(store)
@@ -204,6 +207,8 @@ class Deleting:
         changes: list[TrimmedManifest] = []
         for name, known in list(self._listing.streams.items()):
             if not known.has_parts or not known.sid or directory_of(name) in self._listing.unreadable:
+                continue
+            if store.offset < known.offset:
                 continue
             try:
                 change = self._changed(name, known, store.streams.get(known.sid), epoch)
@@ -318,7 +323,7 @@ class Deleting:
             if file.since <= due and not file.kept and file.name not in self._blocked
             and file.name in wanted.waiting
         ]  # fmt: skip
-        if not files:
+        if not files or store.offset < self._deletions.current.offset:
             return
         self._read_references(wanted, store)
         for first in range(0, len(files), BATCH):

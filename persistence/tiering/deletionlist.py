@@ -35,6 +35,7 @@ class DeletionList:
         self.current = Deletions(server)
         self.epoch = 0  # of this leader
         self.grace = 0  # ms
+        self.offset = 0  # the log offset of the store that was read last
         self.problem = ""  # why the list can't be read
 
     @property
@@ -88,6 +89,7 @@ class DeletionList:
         if self.problem:
             raise CorruptError(self.problem)
         version = replace(version, number=self.current.number + 1, epoch=self.epoch, grace=self.grace)
+        version = replace(version, offset=max(self.offset, self.current.offset))
         name, content = deletions.file_name(version.number), version.encode()
         if not self._store.create(name, content) and self._store.read(name) != content:
             raise HistoryStoreError(f"{name} was written by another process: another leader uses this prefix")

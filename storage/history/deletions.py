@@ -49,6 +49,7 @@ class Deletions:
     epoch: int = 0  # of the leader that wrote it
     floor: int = 0  # the highest version of a manifest that was deleted: new manifests begin with the next one
     grace: int = 0  # ms: tier-grace when it was written
+    offset: int = 0  # the log offset of the leader's store at that time
     suspended: str = ""  # why no object may be deleted; "" if it may
     files: tuple[WaitingFile, ...] = ()
 
@@ -66,7 +67,7 @@ class Deletions:
         return signed({
             "format": DELETIONS, "version": VERSION, "server": self.server, "number": self.number,
             "epoch": self.epoch, "floor": self.floor, "grace": self.grace,
-            "suspended": self.suspended,
+            "offset": self.offset, "suspended": self.suspended,
             "files": [
                 [file.name, file.size, file.index_offset, file.since, file.holders, file.why] for file in self.files
             ],
@@ -85,7 +86,7 @@ def decode(content: bytes) -> Deletions:
         files = tuple(_file(*file) for file in found["files"])
         made = Deletions(
             str(found["server"]), int(found["number"]), int(found["epoch"]), int(found["floor"]),
-            int(found["grace"]), str(found["suspended"]), files,
+            int(found["grace"]), int(found["offset"]), str(found["suspended"]), files,
         )  # fmt: skip
     except (ValueError, TypeError, KeyError) as error:
         raise CorruptError(f"the list of deletions of history is invalid ({error!r}): {_REMEDY}") from error

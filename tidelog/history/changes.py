@@ -157,7 +157,7 @@ def _resumed(found: Survey) -> HistoryChange:
         for stream in found.streams:
             if stream.document.get("offset"):
                 _write(found.files, stream, {**stream.document, "offset": 0})
-        _write_deletions(found, {**deletions, "suspended": ""})
+        _write_deletions(found, {**deletions, "offset": 0, "suspended": ""})
 
     return HistoryChange(
         "permit deletions again: what the server does not have any more is deleted after tier-grace. They stopped,"
@@ -181,8 +181,8 @@ def forget_stream(found: Survey, name: bytes) -> HistoryChange:
         if "." in stream.folder:
             raise HistoryError(f"{stream.problem}, and the long name of its stream is unknown: restore the manifest")
     return HistoryChange(
-        f"drop the history of stream {name.decode(errors='backslashreplace')!r}: {len(stream.objects)} objects with"
-        f" {stream.entries:,} entries. The server copies the entries in its store again",
+        f"drop the history of stream {name.decode(errors='backslashreplace')!r} with {stream.entries:,} entries. The"
+        " server copies the entries in its store again",
         lambda: _write(found.files, stream, {**document, "first_ord": 0, "parts": []}),
     )
 

@@ -90,7 +90,7 @@ def test_kills_at_any_moment(tmp_path: Path) -> None:
     target.mkdir()
     expected: list[Entry] = []
     with tiered(target, tier_grace=0, tier_free="yes", node_cache_size=0, save="") as server:
-        for step in range(6):
+        for step in range(4):
             with Raw(server.port) as client:
                 expected = read(client)
                 append(client, 30, random_)
