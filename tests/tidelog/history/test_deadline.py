@@ -41,16 +41,23 @@ def test_results_and_errors() -> None:
     release.set()
 
 
+def limited(url: str) -> HistoryFiles:
+    """The files below a URL, with a short limit for calls, but not for the driver's start."""
+    files = HistoryFiles(url, 60)
+    vars(files)["seconds"] = 0.3
+    return files
+
+
 def test_a_server_that_accepts_connections_and_never_answers() -> None:
     with silent_s3() as url:
-        files = HistoryFiles(url, 0.3)
+        files = limited(url)
         with pytest.raises(HistoryError, match=f"^{url}/objects/x can't be read: {HUNG}"):
             files.read("objects/x", 0, 10)
         files._silent_until += 1000
         with pytest.raises(HistoryError, match=f"^{url}/streams/a can't be read: {HUNG}"):
             files.names("streams/a")  # without another call
         with pytest.raises(HistoryError, match=f"^{url}/streams/a can't be read: {HUNG}"):
-            HistoryFiles(url, 0.3).names("streams/a")
+            limited(url).names("streams/a")
 
 
 def test_a_plan_and_a_read_of_files_that_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,4 +87,4 @@ def test_a_server_that_stops_to_answer_on_a_connection() -> None:
     with silent_s3(b"HTTP/1.1 206 Partial Content\r\nContent-Length: 2\r\nETag: \"e\"\r\n\r\n23") as url:
         assert HistoryFiles(url, 60).read("objects/x", 2, 4) == b"23"
         with pytest.raises(HistoryError, match=f"^{url}/objects/x can't be read: {HUNG}"):
-            HistoryFiles(url, 0.3).read("objects/x", 2, 4)
+            limited(url).read("objects/x", 2, 4)
