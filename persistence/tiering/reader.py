@@ -104,6 +104,7 @@ class HistoryReader:
         except CorruptError as error:
             raise CorruptError(f"{name} is damaged at offset {start}: {error}") from error
         compressor = new_compressor()
+        self._directory.mkdir(mode=FOLDER, exist_ok=True)  # it may be deleted at any time
         return [(digest, self._write(digest, seal(node, compressor=compressor))) for digest, node in nodes]
 
     def _write(self, digest: str, blob: bytes) -> int:

@@ -62,6 +62,20 @@ def empty_cache(server: Server) -> None:
         path.unlink(missing_ok=True)
 
 
+def test_the_cache_can_be_deleted_while_the_server_runs(tmp_path: Path) -> None:
+    with freed(tmp_path / "target") as (server, entries), Raw(server.port) as client:
+        cache = Path(server.directory) / "tier-cache"
+        for _ in range(2):
+            assert client("XRANGE", "a", "-", "+") == entries
+            shutil.rmtree(cache)
+        cache.write_text("not a directory")
+        reply = str(client("XRANGE", "a", "-", "5-0"))
+        assert reply.startswith("TRYAGAIN")
+        assert "tier-cache" in reply
+        cache.unlink()
+        eventually(lambda: client("XRANGE", "a", "-", "+") == entries, "the entries can't be read")
+
+
 def test_reads_of_all_kinds_wait_for_the_object_store(tmp_path: Path) -> None:
     with freed(tmp_path / "target") as (server, entries), Raw(server.port) as client:
         assert int(fields(client)["tier_freed_bytes"]) > 12_000
