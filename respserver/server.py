@@ -137,7 +137,7 @@ class RespServer:
             parts, lambda: self.clients.bytes, self._overheads,
             make_room=lambda: self.checkpoints.make_room(),
         )  # fmt: skip
-        self.history_reads, self.blocking = HistoryReads(parts), Blocking(parts, self)
+        self.history_reads, self.blocking = (reads := HistoryReads(parts)), Blocking(parts, self, reads.wait)
         self.users.on_change = self.blocking.check_again
         self.slicing = Slicing(parts, self, self.notifications, self.history_reads.wait)
         self.transactions = Transactions(parts, self.notifications)

@@ -191,12 +191,12 @@ class HistoryStore:
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file, or replace it."""
-        self._call(f"write {name}", lambda files: files.write(name, data))
+        self._put(f"write {name}", lambda files: files.write(name, data))
 
     def create(self, name: str, data: bytes) -> bool:
         """Write a file. Return False if it exists, which can be the result of an earlier attempt of the driver."""
         try:
-            self._call(f"create {name}", lambda files: files.create(name, data))
+            self._put(f"create {name}", lambda files: files.create(name, data))
         except FileExistsError:
             return False
         return True
@@ -214,6 +214,12 @@ class HistoryStore:
     def size(self, name: str) -> int:
         """Return the bytes of a file. Raises MissingFileError."""
         return self._call(f"find {name}", lambda files: files.size(name))
+
+    def _put(self, what: str, call: Callable[[Files], None]) -> None:
+        try:
+            self._call(what, call)
+        except MissingFileError as error:
+            raise HistoryStoreError(f"can't {what}: the bucket of {self.url} does not exist") from error
 
     def _call(self, what: str, call: Callable[[Files], T]) -> T:
         with self._counting:

@@ -14,6 +14,8 @@ wait.
 Rule 6: a client that waits for replicas or the disk (WAIT, WAITAOF) is in ``_awaiting``. It is checked after the tick
 in which it began to wait, at each acknowledgement of a replica, and periodically. A client whose reply is delayed
 (DelayedReply) has only a deadline.
+Rule 7: a client whose reply needs entries that are only in the object store continues to wait, with its position and
+its timeout, and is served when they are in the disk cache [114].
 
 Decision: there is one queue for each key and group. Starting a wait costs some microseconds for each key, interpreted,
 and ending it about one. Signalling a key makes its clients examine only that key, and an append to a key for which
@@ -33,10 +35,11 @@ from commands.context import DUE_MESSAGES, Await, Block, Chunks, Context, Delaye
 from commands.declare import lookup
 from commands.slots import NO_SLOTS, slot_of
 from resp import errors
-from resp.errors import CommandError
+from resp.errors import AbsentNodeError, CommandError
 from respserver.clients.connection import Connection
 from respserver.clients.flowcontrol import Wait
 from respserver.clients.state import HALF_CLOSED
+from respserver.execution.absent import MOST, Fetch, mark_of
 from respserver.execution.faults import Failures
 from respserver.execution.redirects import check_calls, moved
 from respserver.runtime.parts import RuntimeParts
@@ -105,7 +108,7 @@ OVER: Final = Await(0, _nothing, _nothing)
 class Waiter(Wait):
     """A client that waits."""
 
-    __slots__ = ("_bytes", "_registry", "argv", "block", "conn", "deadline", "done", "groups")
+    __slots__ = ("_bytes", "_registry", "argv", "block", "conn", "deadline", "done", "fetches", "groups")
 
     def __init__(
         self, registry: Blocking, conn: Connection, block: Block | Await, deadline: int, argv: list[bytes]
@@ -118,6 +121,7 @@ class Waiter(Wait):
         self.argv = argv  # the call
         self._bytes = 0  # see memory_bytes(); 0: not known yet
         self.done = False
+        self.fetches = 0  # times that the reply needed entries from the object store
         # the group, by key; not looked up by name later, because another group can get the same name
         self.groups: dict[bytes, Group] = {}
 
@@ -151,7 +155,8 @@ class Waiter(Wait):
 class Blocking:
     """The registry of waiting clients."""
 
-    def __init__(self, parts: RuntimeParts, server: ServerParts) -> None:
+    def __init__(self, parts: RuntimeParts, server: ServerParts, fetch: Fetch) -> None:
+        self._fetch = fetch
         self._loop = parts.loop
         self._clock = parts.clock
         self._data = parts.data
@@ -389,7 +394,7 @@ class Blocking:
 
     def _serve_one(self, waiter: Waiter, block: Block, key: bytes) -> bytes | Chunks | None:
         """Return the reply, or error reply, now that ``key`` was signalled; None if the client continues to wait."""
-        name = block.group
+        name, before = block.group, 0
         try:
             if name is not None and waiter.groups.get(key) is not self._group(key, name):
                 if not block.by_name:
@@ -397,9 +402,25 @@ class Blocking:
                     raise errors.quoting(errors.NO_GROUP, key, name)
                 self._leave(waiter, key, name)
                 self._join(waiter, key, name)
+            before = mark_of(self._data.ks)
             return block.serve(self._ctx, key)
         except Exception as error:  # noqa: BLE001 - another client's command signalled the key
+            if isinstance(error, AbsentNodeError) and self._fetches(waiter, key, error, before):
+                return None
             return self._failures.reply([b"a blocked read"], error, lookup(waiter.argv), name is not None)
+
+    def _fetches(self, waiter: Waiter, key: bytes, error: AbsentNodeError, before: int) -> bool:
+        """Fetch entries from the object store, and then signal the key, so that the client is served again. Returns
+        whether it can be: not if its call has changed anything since ``before``."""
+        if error.failed or mark_of(self._data.ks) != before or waiter.fetches >= MOST:
+            return False
+        waiter.fetches += 1
+        self._fetch(error, lambda: self._signal(key))
+        return True
+
+    def _signal(self, key: bytes) -> None:
+        self._data.ks.ready.append(key)
+        self._ticks.queue()
 
     def acknowledged(self) -> None:
         """End the waits that are satisfied. Called when a replica has acknowledged, or the log was synced."""

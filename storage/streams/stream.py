@@ -74,13 +74,16 @@ class Stream(StreamReads):
         return gone
 
     def _unread_id(self, error: DamagedNodeError, ordinal: int) -> int:
-        """Return the ID of the last entry before ``ordinal``, whose node can't be read, if this is the end of the node.
-        0: it is not. If the node is damaged, return the highest ID that the entry can have."""
+        """Return the ID of the last entry before ``ordinal``, whose node can't be read, if it is the first or the last
+        one of the node. 0: it is not. If the node is damaged, return the highest ID that the entry can have."""
         following = self._first_id_at(ordinal)
-        if not isinstance(error, AbsentNodeError) or not following:
+        if not isinstance(error, AbsentNodeError):
             return max(0, following - 1)
-        alive = self.tombstones is None or not self.tombstones.has(ordinal - 1)
-        return error.last_id if alive and error.first_ord + error.count == ordinal else 0
+        if self.tombstones is not None and self.tombstones.has(ordinal - 1):
+            return 0
+        if error.first_ord == ordinal - 1:
+            return error.first_id
+        return error.last_id if following and error.first_ord + error.count == ordinal else 0
 
     def require_border(self, ordinal: int) -> None:
         """Raise AbsentNodeError if evict_before() would raise it for this ordinal, which must not be above next_ord."""

@@ -55,6 +55,14 @@ def test_files(make: Make) -> None:
     assert (store.calls, store.failed) == (12, 0)
 
 
+def test_a_bucket_that_does_not_exist(bucket: str) -> None:
+    url = bucket.replace("bucket", "nowhere")
+    store = HistoryStore(url, 60, lambda: None)
+    for put in (store.create, store.write):
+        with pytest.raises(HistoryStoreError, match=rf"a.json: the bucket of {url} does not exist"):
+            put("a.json", b"one")
+
+
 def test_the_check_and_the_owner(make: Make) -> None:
     check_store(make())
     claim(make(), SERVER)

@@ -151,6 +151,39 @@ def test_writes_that_need_old_entries(tmp_path: Path) -> None:
         assert client("XRANGE", "b", "60-0", "62-0") == entries[59:62]
 
 
+def test_an_append_evicts_all_that_its_limit_excludes(tmp_path: Path) -> None:
+    with freed(tmp_path / "target") as (server, entries), Raw(server.port) as client:
+        # the last evicted entry: the last one of its node, the first one of the first node, or in between
+        for added, name, left in ((1, "XADD", 196), (2, "XADD", 196), (3, "TAPPEV", 188), (4, "TAPPEV", 188),
+                                  (5, "XADD", 184)):  # fmt: skip
+            empty_cache(server)
+            words = ("XADD", "a", "MAXLEN", "=", left, "*") if name == "XADD" else ("TAPPEV", "a", "COUNT", left)
+            assert client(*words, "n", "v")
+            assert client("XLEN", "a") == left, added
+            assert client("XRANGE", "a", "-", "+", "COUNT", 1) == [entries[COUNT + added - left]]
+
+
+def test_blocked_clients_wait_for_old_entries(tmp_path: Path) -> None:
+    with freed(tmp_path / "target") as (server, entries), Raw(server.port) as client, Raw(server.port) as blocked:
+
+        def woken(command: tuple[str | int, ...], by: tuple[str | int, ...]) -> Any:
+            """Send a command that blocks, then another one, and return the reply to the first one."""
+            empty_cache(server)
+            blocked.send(*command)
+            eventually(lambda: b"blocked_clients:1" in client("INFO", "clients"), "the client does not block")
+            assert not str(client(*by)).startswith("ERR")
+            return blocked.read()
+
+        assert client("XGROUP", "CREATE", "a", "g", "$") == b"OK"
+        read = ("XREADGROUP", "GROUP", "g", "c", "COUNT", 2, "BLOCK", 0, "STREAMS", "a", ">")
+        assert woken(read, ("XGROUP", "SETID", "a", "g", "0")) == [[b"a", entries[:2]]]
+        share = ("GROUP", "t", 60_000, "RETRY", 400, 60_000)
+        given = client("TREAD", "a", "0.0", 1000, *share)
+        redelivered = woken(("TREAD", "a", "0.0", 2, "BLOCK", 0, *share), ("PING",))
+        assert redelivered == given[:2]
+        assert woken(("XREAD", "BLOCK", 0, "STREAMS", "b", "$"), ("RENAME", "a", "b")) == [[b"b", entries]]
+
+
 def test_transactions(tmp_path: Path) -> None:
     """EXEC waits if nothing was written before. WATCH holds meanwhile."""
     with freed(tmp_path) as (server, entries), Raw(server.port) as client, Raw(server.port) as other:

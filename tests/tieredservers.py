@@ -1,0 +1,183 @@
+"""A plugin of pytest: servers that free their nodes from the store at once (``scripts/test tiered``).
+
+Each server of ``respserver.testing.start_in_thread`` writes a checkpoint after every tick with writes, and replaces all
+nodes that ``tier-after 0`` and ``tier-free yes`` allow with references. A node has one entry. The disk cache is emptied
+again and again, so that reads wait for entries. A test passes only if clients do not notice this.
+
+In a real server, two processes do this: the helper and the reader. Here, their work is done on the event loop, at once
+and in an order that does not change. The tests of ``persistence.tiering`` and ``respserver.tiering`` run the processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+import pytest
+from xxhash import xxh3_64_intdigest, xxh3_128_digest
+
+import respserver.testing
+from persistence.layout import U64
+from persistence.storecopy import DATABASES
+from persistence.tiering import source
+from persistence.tiering.source import AGELESS, StoreView
+from resp.errors import CommandError, CorruptError
+from respserver.server import RespServer
+from respserver.testing import RunningServer
+from respserver.tiering import historyreads
+from respserver.tiering.historyreads import HistoryReads
+from respserver.tiering.tiering import Tiering
+from storage.nodes.node import HEADER
+from storage.nodes.reference import Reference
+
+EMPTIED: Final = 3  # the cache is emptied at each third time that nodes are freed
+URL: Final = "/tiered"
+OPTIONS: Final = {
+    "tier_url": URL, "tier_after": "0", "tier_free": "yes", "stream_node_max_entries": "1", "node_cache_size": "0",
+    "save": "",
+}  # fmt: skip
+#: Tests that differ, by the ends of their names without parameters, and why
+DIFFERENT: Final = {
+    "test_deadlines.py::test_the_clock_of_each_deadline": "the deadline of `save` is never reached",
+    "test_delays.py::test_a_reload_and_a_checkpoint_change_nothing": "DEBUG DIGEST is repeated for minutes",
+    "test_delivered_replies.py::test_a_reply_has_what_was_delivered": "a reply shows the state at the end of its wait",
+    "test_xrange.py::test_what_was_deleted_in_the_middle_is_not_there": "it calls the keyspace, which can't wait",
+    "test_xreadgroup.py::test_a_long_read_is_streamed": "a claim ends at entries that are not in the cache",
+    "test_xreadgroup.py::test_claim_comes_to_messages_behind_many_that_are_gone":
+        "a read that is repeated looks at more messages",
+}  # fmt: skip
+REFUSED: Final = {"cluster_enabled", "tier_url", "group"}  # servers with these directives are started as they are
+
+_plain = respserver.testing.start_in_thread
+_end_tick = RespServer._tick
+
+
+class Objects:
+    """The object store of a server: the blobs of the nodes that have left its store."""
+
+    def __init__(self) -> None:
+        self.blobs: dict[bytes, bytes] = {}  # by their digests
+        self.freed = 0
+        self.fetched = 0
+        self.seen = 0  # log offset up to which nodes were freed
+        self.times = 0
+
+
+_objects: WeakKeyDictionary[HistoryReads, Objects] = WeakKeyDictionary()
+totals: Final = Objects()
+
+
+def free(server: RespServer) -> None:
+    """Write a checkpoint, and free all nodes that can be freed."""
+    disk, checkpoints = server.data.disk, server.checkpoints
+    if server.config.tier_url != URL or server.data.follower or server.ticks.stalled or checkpoints.running:
+        return
+    mine = _objects.setdefault(server.history_reads, Objects())
+    if disk.offset == mine.seen:
+        return
+    try:
+        checkpoints.run_now()
+    except (OSError, CorruptError, CommandError):
+        return
+    mine.seen = disk.offset
+    store = disk.store
+    with store.env.begin() as txn:
+        view = StoreView(store.path, txn, dict(zip(DATABASES, store._databases, strict=False)))
+        found = list(_references(view, txn, store, mine))
+    if found:
+        count, _ = store.free(found)
+        server.data.ks.pool.tiered = True
+        disk.renew_view()
+        mine.freed += count
+        totals.freed += count
+    mine.times += 1
+    if mine.times % EMPTIED == 0:
+        with suppress(FileNotFoundError):
+            for path in store.tiered.path.iterdir():
+                path.unlink()
+
+
+def _references(view: StoreView, txn: Any, store: Any, mine: Objects) -> Iterator[tuple[bytes, bytes, bytes]]:
+    sids = [key for key, _ in txn.cursor(db=store._databases[DATABASES.index(b"streams")])]
+    for raw in sids:
+        stream = view.stream(U64.unpack(raw)[0])
+        if stream is None:
+            continue
+        for first, (key, end, blob) in view.whole_nodes(stream, 0, 1 << 62, AGELESS):
+            node = view.living(stream, first, end, blob)
+            digest = xxh3_128_digest(blob)
+            mine.blobs[digest] = blob
+            made = Reference(
+                len(node.ids), HEADER.unpack_from(blob)[4], node.ids[0], node.ids[-1], digest, 0, digest, 0, len(blob),
+                xxh3_64_intdigest(blob),
+            )  # fmt: skip
+            yield key, digest, made.pack()
+
+
+def _tick(server: RespServer) -> None:
+    _end_tick(server)
+    free(server)
+
+
+def _begin(self: HistoryReads, section: Any, nodes: list[tuple[int, Reference]], urgent: bool) -> None:
+    self._last += 1
+    identity = self._last
+    self._requests[section] = historyreads._Request(nodes[0][1].object, {"id": identity, "urgent": True})
+    self._ids[identity] = section
+    mine, path = _objects.setdefault(self, Objects()), self._data.disk.store.tiered.path
+
+    def answer() -> None:
+        path.mkdir(exist_ok=True)
+        files = []
+        for _, node in nodes:
+            if node.digest in mine.blobs:
+                (path / node.digest.hex()).write_bytes(mine.blobs[node.digest])
+                files.append((node.digest.hex(), len(mine.blobs[node.digest])))
+        mine.fetched += len(files)
+        totals.fetched += len(files)
+        self._answered({"id": identity, "files": files})
+
+    self._loop.call_soon(answer)
+
+
+async def _no_process(self: HistoryReads) -> None:
+    self._task = None
+
+
+def _no_pass(self: Tiering) -> None:
+    pass
+
+
+@contextmanager
+def start_in_thread(
+    directory: Path | str | None = None, clock: Any = None, **options: str | list[str]
+) -> Iterator[RunningServer]:  # fmt: skip
+    if REFUSED.intersection(options):
+        with _plain(directory, clock, **options) as running:
+            yield running
+        return
+    with _plain(directory, clock, **{**OPTIONS, **options}) as running:
+        yield running
+
+
+# Now rather than in pytest_configure(), because files that are imported before it take the function from the module
+respserver.testing.start_in_thread = start_in_thread
+RespServer._tick = _tick  # type: ignore[assignment, method-assign]
+HistoryReads._begin = _begin  # type: ignore[method-assign]
+HistoryReads._serve = _no_process  # type: ignore[method-assign]
+Tiering.on_time = _no_pass  # type: ignore[method-assign]
+source.SMALLEST = 0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        reason = DIFFERENT.get(f"{item.path.name}::{item.nodeid.partition('::')[2].partition('[')[0]}")
+        if reason is not None:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    terminalreporter.write_line(f"nodes freed: {totals.freed:,}, read back: {totals.fetched:,}")
