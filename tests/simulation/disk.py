@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import random
+import secrets
 import shutil
 import types
 from collections.abc import Callable, Iterator
@@ -31,6 +32,7 @@ import respserver.execution.dispatch
 import respserver.execution.slices
 import respserver.execution.transactions
 import respserver.maintenance.checkpoints
+import respserver.observe.streamtotals
 import respserver.runtime.deliveries
 import respserver.runtime.ticks
 import respserver.server
@@ -217,21 +219,26 @@ def simulated(loop: SimLoop, disk_of: Callable[[Process], Disk | None]) -> Itera
     time = types.SimpleNamespace(
         monotonic=seconds, perf_counter=seconds, perf_counter_ns=nanoseconds, sleep=lambda seconds: None
     )
-    secrets = types.SimpleNamespace(
+    drawn = types.SimpleNamespace(
         token_hex=lambda count: loop.random.randbytes(count).hex(), token_bytes=loop.random.randbytes
     )
+    others = random.Random(loop.seed)  # for what must not differ from run to run, either
     with ExitStack() as stack:
         for module, name, value in (
             (persistence.log, "JournalThread", SimJournal),
             (persistence.log, "time", time),
             (persistence.log, "boot_id", boot_id),
             (persistence.history, "boot_id", boot_id),
-            (persistence.history, "secrets", secrets),
-            (persistence.directory, "secrets", secrets),
+            (persistence.history, "secrets", drawn),
+            (persistence.directory, "secrets", drawn),
+            (secrets, "token_hex", lambda count: others.randbytes(count).hex()),
+            (secrets, "token_bytes", others.randbytes),
             (persistence.wal, "write_small", None),
             (replication.follower, "random", loop.random),
             (respserver.server, "AVAILABLE", False),
+            (respserver.server, "random", types.SimpleNamespace(Random=lambda: others)),
             (respserver.server, "time", time),
+            (respserver.observe.streamtotals, "perf_counter", seconds),
             (respserver.execution.blocking, "perf_counter_ns", nanoseconds),
             (respserver.execution.dispatch, "_perf_counter_ns", nanoseconds),
             (respserver.execution.slices, "perf_counter_ns", nanoseconds),

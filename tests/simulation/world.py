@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from unittest.mock import patch
@@ -119,6 +120,7 @@ def play(seed: int, make: Callable[[NetworkLoop, Path], W], what: object) -> W:
     with tempfile.TemporaryDirectory(prefix="tidelog-sim-", dir=place, ignore_cleanup_errors=True) as top:
         world = make(loop, Path(top))
         with ExitStack() as stack:
+            stack.enter_context(uncollected())
             stack.enter_context(simulated(loop, world.disk_of))
             for target, name, value in world.patches():
                 stack.enter_context(patch.object(target, name, value))
@@ -131,3 +133,16 @@ def play(seed: int, make: Callable[[NetworkLoop, Path], W], what: object) -> W:
                 loop.world.die()
                 loop.close()
     return world
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Collect no garbage: what an earlier test has left can delete a file when it is freed, which is a step of the
+    process that runs at this moment."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
