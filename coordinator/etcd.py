@@ -6,7 +6,9 @@ Rule 1: A version is the key's ``mod_revision``. A swap is a transaction that co
 Rule 2: A call tries one endpoint after another within its timeout, and begins with the one that answered last.
 Rule 3: A swap whose request may have been sent is not repeated: its outcome is unknown, and the caller reads again.
 Rule 4: A watch continues after the last revision that it knows, so a new connection misses nothing. It connects again,
-        to the next endpoint, when nothing has come for five timeouts: a stopped etcd keeps its connections open.
+        to the next endpoint, when the machine of its endpoint no longer answers TCP's keepalive probes, which are no
+        requests to etcd. A stopped etcd keeps its connections open: the watch also connects again when a call to its
+        endpoint has failed, or when nothing has come for 120 timeouts.
 
 etcd grants leases in whole seconds, with a minimum of two seconds. Keys are therefore deleted up to two seconds late.
 """
@@ -32,6 +34,7 @@ from .interface import CoordinatorConfigError, CoordinatorError, Lease, LeaseGon
 
 try:
     import requests
+    import requests.adapters
     from etcd3gw.client import Etcd3Client
     from etcd3gw.exceptions import Etcd3Exception
     from urllib3.exceptions import NewConnectionError
@@ -42,7 +45,8 @@ T = TypeVar("T")
 
 PORT: Final = 2379
 _OPTIONS: Final = ("ca", "cert", "key", "password-file", "tls")
-_SILENCE: Final = 5  # timeouts without a message after which a watch connects again
+SILENCE: Final = 120  # timeouts without a message after which a watch connects again
+_PROBES: Final = 3  # of keepalive without an answer, after which the connection of a watch is lost
 _GONE: Final = "requested lease not found"
 _REFUSED: Final = ("invalid auth token", "revision of auth store is old")  # a new token helps; nothing was changed
 
@@ -192,6 +196,8 @@ class EtcdCoordinator:
                 detail = getattr(error, "detail_text", None) or str(error)
                 if _GONE in detail:
                     raise LeaseGoneError("the lease is gone") from error
+                for watch in tuple(self._watches):
+                    watch.suspect(number)
                 reasons.append(f"{client.host}:{client.port}: {detail.strip()}")
                 self._first = (number + 1) % len(self._clients)
                 if (once and not _never_sent(error)) or time.monotonic() > deadline:
@@ -231,30 +237,51 @@ class EtcdCoordinator:
         client.session.trust_env = False  # no proxy, and no password from .netrc
         return client
 
-    def _streams(self, key: str) -> Callable[[int, int], requests.Response]:
-        """Return what opens the stream of a watch: of the endpoint with a number, from a revision on."""
+    def _streams(self, key: str) -> Callable[[int, int], tuple[int, requests.Response]]:
+        """Return what opens the stream of a watch, from a revision on, and returns the number of its endpoint."""
 
-        def open_stream(attempt: int, revision: int) -> requests.Response:
+        def open_stream(attempt: int, revision: int) -> tuple[int, requests.Response]:
             number = (self._first + attempt) % len(self._clients)
             client = self._client(self._where.endpoints[number])
+            for scheme in ("http://", "https://"):
+                client.session.mount(scheme, _ProbingAdapter(self._timeout))
             request = {"create_request": {"key": _text(key), "start_revision": str(revision)}}
-            limits = (self._attempt, self._timeout * _SILENCE)
+            limits = (self._attempt, self._timeout * SILENCE)
             headers = self._headers(client)
-            return client.session.post(
+            return number, client.session.post(
                 client.get_url("/watch"), json=request, stream=True, timeout=limits, headers=headers
             )
 
         return open_stream
 
 
+class _ProbingAdapter(requests.adapters.HTTPAdapter):
+    """Connections that are lost when the other machine answers no keepalive probes for about five timeouts."""
+
+    def __init__(self, timeout: float) -> None:
+        self._seconds = max(1, round(timeout))
+        super().__init__()
+
+    def init_poolmanager(self, *args: Any, **options: Any) -> None:
+        """See ``HTTPAdapter``."""
+        tcp = socket.IPPROTO_TCP
+        idle = getattr(socket, "TCP_KEEPIDLE", None) or socket.TCP_KEEPALIVE  # type: ignore[attr-defined]  # macOS
+        probes = [
+            (tcp, socket.TCP_NODELAY, 1), (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), (tcp, idle, 2 * self._seconds),
+            (tcp, socket.TCP_KEEPINTVL, self._seconds), (tcp, socket.TCP_KEEPCNT, _PROBES),
+        ]  # fmt: skip
+        super().init_poolmanager(*args, socket_options=probes, **options)
+
+
 class _EtcdWatch:
     """Notifications from a thread that reads the stream of a watch."""
 
-    def __init__(self, open_stream: Callable[[int, int], requests.Response]) -> None:
+    def __init__(self, open_stream: Callable[[int, int], tuple[int, requests.Response]]) -> None:
         self._open = open_stream
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
         self._stopped = threading.Event()
+        self._endpoint = -1
         self._response: requests.Response | None = None
         threading.Thread(target=self._run, name="etcd-watch", daemon=True).start()
 
@@ -275,12 +302,20 @@ class _EtcdWatch:
         if response is not None:
             _shut(response)
 
+    def suspect(self, endpoint: int) -> None:
+        """Connect again, if the watch is connected to this endpoint: a call to it has failed. Called in any thread."""
+        response = self._response
+        if endpoint == self._endpoint and response is not None:
+            self._endpoint = -1
+            _shut(response)
+
     def _run(self) -> None:
         revision = attempt = 0
         while not self._stopped.is_set():
             try:
-                with self._open(attempt, revision) as response:
-                    self._response = response
+                endpoint, stream = self._open(attempt, revision)
+                with stream as response:
+                    self._response, self._endpoint = response, endpoint
                     if self._stopped.is_set():
                         break
                     for line in response.iter_lines(chunk_size=None):

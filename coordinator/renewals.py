@@ -3,9 +3,9 @@
 Rule 1: A lease is valid until ``sent + duration - margin``. ``sent`` is read before the last successful renewal was
         sent, so the time that the coordinator counts began later. The margin (a tenth) covers clocks of different speed
         and the time between a check and its effect.
-Rule 2: Five renewals are sent per duration, and only while the event loop advances: its counter must have moved since
+Rule 2: Three renewals are sent per duration, and only while the event loop advances: its counter must have moved since
         the last renewal that was sent. The lease of a leader whose event loop hangs expires.
-Rule 3: A renewal of unknown outcome does not count. The next is sent after a quarter of the interval.
+Rule 3: A renewal of unknown outcome does not count. The next is sent after a twentieth of the duration.
 Rule 4: A lost lease is never valid again.
 
 Times are seconds of a clock that continues while the machine is suspended (``clock.boottime``).
@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from typing import Final
 
-RENEWALS: Final = 5  # per duration
+RENEWALS: Final = 3  # per duration: two more attempts of a fifth of the duration each before the lease is invalid
 MARGIN: Final = 0.1  # of the duration
-_CHECKS: Final = 10  # per interval between renewals, while the counter stands still
-_RETRIES: Final = 4  # per interval, after an error
+_CHECK: Final = 0.02  # of the duration: the time between checks while the counter stands still
+_RETRY: Final = 0.05  # of the duration: the time until the next renewal after an error
 
 
 class Renewals:
@@ -39,7 +39,7 @@ class Renewals:
         """Return the seconds until the next decision; 0 if a renewal is to be sent now."""
         if now < self._next:
             return self._next - now
-        return self.interval / _CHECKS if counter == self._counter else 0.0
+        return self._duration * _CHECK if counter == self._counter else 0.0
 
     def send(self, now: float, counter: int) -> None:
         """Record that a renewal is being sent."""
@@ -54,7 +54,7 @@ class Renewals:
 
     def failed(self, now: float) -> None:
         """The outcome of the renewal that was sent last is unknown."""
-        self._next = min(self._next, now + self.interval / _RETRIES)
+        self._next = min(self._next, now + self._duration * _RETRY)
 
     @property
     def ended(self) -> bool:

@@ -74,6 +74,9 @@ class GroupDecisions(MemberPart):
                 await self._standing.lead(state, state.epoch)
         elif (key.epoch, key.name) == (state.epoch, state.leader):
             self._standing.follow(state)
+            await self.presence.follow()
+            if not self._link.up:  # the leader may have failed: its key is read until it is known
+                return self._config.group_lease / 5000
         elif state.leader == self.name:
             return SHORT_WAIT  # the previous leader has handed over and is about to delete its key
         # Otherwise, an election or a handover is in progress: the watches wake this task.

@@ -91,7 +91,7 @@ class Election(MemberPart):
             await asyncio.sleep(SHORT_WAIT)
             if await self.store.leader() is not None:
                 return
-        lease = self.presence.lease
+        lease = self.presence.lease_to_lead
         if lease is None:
             return
         epoch = state.epoch + 1
@@ -133,7 +133,8 @@ class Election(MemberPart):
 
     async def _take_over(self, state: ServerGroupState) -> None:
         """Become the leader that the state names, because the group is new or the previous leader handed over."""
-        lease = self.presence.lease
+        await self.presence.may_lead()
+        lease = self.presence.lease_to_lead
         if lease is None:
             return
         if state.epoch > 1:

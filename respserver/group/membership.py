@@ -40,6 +40,7 @@ from respserver.runtime.parts import RuntimeParts, ServerPart
 BEATS: Final = 20  # per lease: twice as many as the keeper needs
 LASTS: Final = 1.0  # seconds after which a problem is logged
 AGAIN_SECONDS: Final = 30.0  # between two log lines about the same problem
+PRECAUTION: Final = 24  # leases between two decisions if nothing wakes the task: the watches miss nothing
 STALL: Final = 0.5  # of the lease: a stall of the event loop that is reported
 
 
@@ -79,6 +80,7 @@ class GroupMembership(ServerPart):
         self._watches: list[Watch] = []
         self._timer: asyncio.TimerHandle | None = None
         self._beaten = 0.0
+        self._lapsed = False  # the lease was invalid at a beat since its last renewal
         self._coordinator: Final = without_password(config.coordinator)
         self._warn_at = 0.0  # loop time when the problem is logged
         self._read_at = float("-inf")  # loop time just before the last decision that read the coordinator
@@ -134,6 +136,9 @@ class GroupMembership(ServerPart):
             )
         self._counters.stalls.add(now, stalled)
         self.presence.beat()
+        if not self._lapsed and not self.presence.valid():
+            self._lapsed = True
+            self.wake()  # the coordinator may be unavailable
         self.in_sync.on_time()
         if self.in_sync.must_change(self.name) or self.standing.target or self.handover.due():
             self.wake()
@@ -149,9 +154,12 @@ class GroupMembership(ServerPart):
         self._wakened.set()
 
     def _lease_changed(self) -> None:
+        """The lease was renewed or lost. A renewal in time changes nothing that is at the coordinator."""
         if self.presence.valid():
             self._ticks.confirmed_changed()
-        self.wake()
+        if self._lapsed or not self.presence.held:
+            self._lapsed = not self.presence.valid()
+            self.wake()
 
     async def _follow_watch(self, watch: Watch) -> None:
         async for _ in watch:
@@ -163,7 +171,7 @@ class GroupMembership(ServerPart):
             self._wakened.clear()
             began = self._loop.time()
             try:
-                wait = await self._decisions.step() or 10 * retry  # the watches miss nothing: this is a precaution
+                wait = await self._decisions.step() or PRECAUTION * self._config.group_lease / 1000
                 self.problem, self._read_at = "", began
             except CoordinatorError as error:
                 self._note(f"the coordinator {self._coordinator} is unavailable; this member waits: {error}")

@@ -2,6 +2,11 @@
 
 Rule 1: a member has one lease. Its name and, if it leads, the leader's key are bound to this lease and expire together.
 Rule 2: two members can't use one name. The second one waits until the lease of the first one has expired.
+Rule 3: a member that follows has a long lease, because nothing depends on its end except its name, and because most
+members follow: renewals are most of the requests while nothing changes. It exchanges the lease for one of
+``group-lease`` in the change of its key that makes it a candidate. The leader's key is never bound to a long lease.
+Rule 4: a process that starts does not wait for the long lease of its predecessor, which used the same directory and
+address: it revokes this lease. If the other process is alive, its next change of the key fails, so it can't lead.
 """
 
 from __future__ import annotations
@@ -9,12 +14,16 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
 from coordinator.interface import CoordinatorError, Lease, LeaseGoneError
 from respserver.group.services import GroupServices, RenewedLease
 from respserver.group.states import GroupStore, Presence
+
+FOLLOWING: Final = 10  # times group-lease: the lease of a member that follows
+_TRIES: Final = 3  # of a change of the key, whose version may have been changed by a request of unknown outcome
 
 
 class NameTakenError(Exception):
@@ -34,6 +43,7 @@ class MemberPresence:
         self._ms = ms
         self._changed = changed
         self._version = 0
+        self._named = False  # this process has had its name
         self.lease: Lease | None = None
         self._keeper: RenewedLease | None = None
 
@@ -56,57 +66,112 @@ class MemberPresence:
         if self._keeper is not None:
             self._keeper.beat()
 
+    @property
+    def lease_to_lead(self) -> Lease | None:
+        """The lease to which the leader's key can be bound; None if this member has none (Rule 3)."""
+        return None if self._own.lease else self.lease
+
     async def acquire(self) -> None:
         """Get a lease and the name. Raises CoordinatorError, NameTakenError."""
         if self._keeper is None or self._keeper.lost:
             self._drop()
-            loop = asyncio.get_running_loop()
-            granted = self._services.clock()
-            lease = await self._store.coordinator.grant(self._ms)
+            self.lease, self._keeper = await self._granted(self._ms)
+            self._own = replace(self._own, lease="")
+        await self._publish(self._own, self.lease)
 
-            def changed() -> None:  # in the keeper's thread
-                try:
-                    loop.call_soon_threadsafe(self._changed)
-                except RuntimeError:  # the loop is closed
-                    pass
+    async def follow(self) -> None:
+        """Have the long lease (Rule 3). Raises CoordinatorError, NameTakenError."""
+        if not self._own.lease:
+            await self._exchange(FOLLOWING * self._ms, self._own)
 
-            self.lease, self._keeper, self._version = lease, self._services.keep(lease, granted, changed), 0
-            self._keeper.beat()
-        while not self._version:
-            await self._publish(self._own)
+    async def may_lead(self) -> None:
+        """Have a lease to which the leader's key can be bound. Raises CoordinatorError, NameTakenError."""
+        await self._lead_with(self._own)
 
     async def candidate(self, epoch: int, end: int, damaged: bool) -> None:
-        """Publish that this member is a candidate to succeed the leader of an epoch. Raises CoordinatorError."""
-        own = replace(self._own, vacant=epoch, end=end, damaged=damaged)
-        if own != self._own:
-            await self._publish(own)
+        """Publish that this member is a candidate to succeed the leader of an epoch, and have a lease with which it can
+        lead. Raises CoordinatorError, NameTakenError."""
+        await self._lead_with(replace(self._own, vacant=epoch, end=end, damaged=damaged))
 
-    async def _publish(self, own: Presence) -> None:
-        if self.lease is None:
-            raise CoordinatorError("this member has no lease")
-        version: int | None = None
+    async def _lead_with(self, own: Presence) -> None:
+        if self._own.lease:
+            await self._exchange(self._ms, own)
+        elif own != self._own:
+            await self._publish(own, self.lease)
+
+    async def _granted(self, ms: int) -> tuple[Lease, RenewedLease]:
+        """Return a new lease, and what renews it. Raises CoordinatorError."""
+        loop = asyncio.get_running_loop()
+        granted = self._services.clock()
+        lease = await self._store.coordinator.grant(ms)
+
+        def changed() -> None:  # in the keeper's thread
+            try:
+                loop.call_soon_threadsafe(self._changed)
+            except RuntimeError:  # the loop is closed
+                pass
+
+        keeper = self._services.keep(lease, granted, changed)
+        keeper.beat()
+        return lease, keeper
+
+    async def _exchange(self, ms: int, own: Presence) -> None:
+        """Bind the key to a new lease of this duration, and revoke the previous one."""
+        lease, keeper = await self._granted(ms)
+        own = replace(own, lease=lease.id if ms > self._ms else "")
         try:
-            version = await self._store.publish(self._name, own, self._version, self.lease)
-        except LeaseGoneError:
-            self._drop()
+            await self._publish(own, lease)
+        except BaseException as error:
+            keeper.stop()
+            self._version = 0  # the key may be bound to the new lease: it is written again, with the previous one
+            if isinstance(error, Exception):
+                await self._revoke(lease)
             raise
-        if version is None:  # the key has another version: perhaps by a request of unknown outcome
-            found = await self._store.presence(self._name)
-            if found is None:
-                self._version = 0
-                raise CoordinatorError("the key of this member was deleted")
-            if found[0].process != self._own.process:
-                self._version = 0
-                raise NameTakenError(
-                    f"another member with this name is running at {found[0].address}: set another group-member for this"
-                    " one. If that is the previous process of this member, its lease expires within"
-                    f" {self._ms / 1000 + 2:g} s"
-                )
-            version = found[1]
-            if found[0] != own:
-                self._version = version
-                raise CoordinatorError("the key of this member has changed")
-        self._version, self._own = version, own
+        previous, unneeded = self.lease, self._keeper
+        self.lease, self._keeper = lease, keeper
+        if unneeded is not None:
+            unneeded.stop()
+        if previous is not None:
+            await self._revoke(previous)
+
+    async def _revoke(self, lease: Lease) -> None:
+        with suppress(CoordinatorError):  # it expires
+            await self._store.coordinator.revoke(lease)
+
+    async def _publish(self, own: Presence, lease: Lease | None) -> None:
+        """Write the key, bound to a lease."""
+        if lease is None:
+            raise CoordinatorError("this member has no lease")
+        for _ in range(_TRIES):
+            try:
+                version = await self._store.publish(self._name, own, self._version, lease)
+            except LeaseGoneError:
+                self._drop()
+                raise
+            if version is not None:
+                self._version, self._own, self._named = version, own, True
+                return
+            self._version = await self._found()
+        raise CoordinatorError("the key of this member is changed by another process")
+
+    async def _found(self) -> int:
+        """Return the version of the key, which this process may replace; 0 if it does not exist. Raises
+        CoordinatorError, NameTakenError."""
+        found = await self._store.presence(self._name)
+        if found is None:
+            return 0
+        other, version = found
+        if other.process == self._own.process:
+            return version  # of a request of unknown outcome
+        self._version = 0
+        if other.lease and not self._named and (other.id, other.address) == (self._own.id, self._own.address):
+            await self._store.coordinator.revoke(Lease(other.lease, FOLLOWING * self._ms))
+            return 0
+        wait = (FOLLOWING if other.lease else 1) * self._ms / 1000 + 2
+        raise NameTakenError(
+            f"another member with this name is running at {other.address}: set another group-member for this one. If"
+            f" that is the previous process of this member, its lease expires within {wait:g} s"
+        )
 
     async def release(self) -> None:
         """Revoke the lease. Raises CoordinatorError."""
@@ -119,3 +184,4 @@ class MemberPresence:
         if self._keeper is not None:
             self._keeper.stop()
         self._keeper, self.lease, self._version = None, None, 0
+        self._own = replace(self._own, lease="")

@@ -31,12 +31,13 @@ class Presence:
     vacant: int = 0  # the epoch whose leader it is a candidate to succeed; 0: it is not a candidate
     end: int = 0  # the end of its log then
     damaged: bool = False  # its store is damaged then
+    lease: str = ""  # the long lease of a member that follows, to which the key is bound; "": it may lead
 
     def encode(self) -> bytes:
         """Return the JSON document."""
         return json.dumps({
             "id": self.id, "address": self.address, "process": self.process, "vacant": self.vacant, "end": self.end,
-            "damaged": self.damaged,
+            "damaged": self.damaged, **({"lease": self.lease} if self.lease else {}),
         }).encode()  # fmt: skip
 
 

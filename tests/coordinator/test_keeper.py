@@ -212,6 +212,7 @@ def test_without_a_thread(fault: str) -> None:
         if fault == "cut":
             assert await other.get("leader") is None
             assert not renewals.lost
+            await asyncio.sleep(3)  # the last attempt fails
             member.heal()
             await asyncio.sleep(3)
             assert not renewals.lost  # the loop does not advance
@@ -219,7 +220,7 @@ def test_without_a_thread(fault: str) -> None:
             await task
             assert renewals.lost
         else:
-            assert 90 <= len(changes) <= 101
+            assert 54 <= len(changes) <= 61
             task.cancel()
         await member.close()
         await other.close()

@@ -143,7 +143,7 @@ GROUP_MUTATIONS: dict[str, GroupMutation] = {
         replies.lease_without_margin, _case(1, "cut_off", drift=0.02, **_PLAIN), report="has ended, and", quick=True
     ),
     "lost lease is not described": GroupMutation(
-        replies.lost_lease_is_not_described, _case(48, "cut_off", **_ROLES), report="Bug while running ROLE", quick=True
+        replies.lost_lease_is_not_described, _case(30, "cut_off", **_ROLES), report="Bug while running ROLE", quick=True
     ),
     # elections and handovers
     "outsider is elected": GroupMutation(
@@ -172,7 +172,7 @@ GROUP_MUTATIONS: dict[str, GroupMutation] = {
     ),
     "shortest log wins": GroupMutation(
         rejoin.shortest_log_wins,
-        _case(14, "kill", "partition", "diverge", at_once=3, **_WRITERS),
+        _case(16, "kill", "partition", "diverge", at_once=3, **_WRITERS),
         report="takes the lead with a log of",
         quick=True,
     ),

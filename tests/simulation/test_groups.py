@@ -32,7 +32,7 @@ def test_without_faults() -> None:
 
 
 def test_a_planned_failover_does_not_wait_for_the_watches() -> None:
-    """The lost connection to the old leader notifies the members. Without it, this takes 0.5 s."""
+    """The lost connection to the old leader notifies the members. Without it, this takes 5 s."""
     with patch.object(SimStore, "_notify", lambda store, key: None):
         result = run(GroupCase(2, faults=("failover",), seconds=4.0))
     assert result.epochs > 2

@@ -130,8 +130,9 @@ class Member(Server):
             group="g", group_id=GROUP_ID, member=name, id=record(name).id, save=lambda directory: None
         )
         self.presence = SimpleNamespace(
-            held=True, valid=lambda: self.lease_valid, lease=None, name=name, candidate=self.candidate
-        )
+            held=True, valid=lambda: self.lease_valid, lease_to_lead=None, name=name, candidate=self.candidate,
+            follow=self.follow, may_lead=self.follow,
+        )  # fmt: skip
         self.store: Any = GroupStore(self.coordinator, "g")
         self.parts.loop = asyncio.get_running_loop()
         pauses = SimpleNamespace(hold_writes=self.hold_writes)
@@ -161,10 +162,12 @@ class Member(Server):
     async def candidate(self, epoch: int, end: int, damaged: bool) -> None:
         self.calls.append(f"candidate {end}")
 
+    async def follow(self) -> None: ...
+
     async def create(self, state: ServerGroupState) -> None:
         """Create the group, and get a lease."""
         assert await self.store.create(state)
-        self.presence.lease = await self.coordinator.grant(60_000)
+        self.presence.lease_to_lead = await self.coordinator.grant(60_000)
 
     async def step(self, times: int = 1) -> None:
         for _ in range(times):

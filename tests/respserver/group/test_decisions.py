@@ -196,7 +196,7 @@ def test_a_group_that_is_created_again_continues_with_a_higher_epoch() -> None:
         member = Member("L", SimulatedStore())
         member.standing.phase, member.identity.group_id = "joining", ""
         member.disk.history.id = "f" * 24 + f"{7:016x}"
-        member.presence.lease = await member.coordinator.grant(60_000)
+        member.presence.lease_to_lead = await member.coordinator.grant(60_000)
         await member.step(2)
         assert member.store.state.epoch == member.standing.led == 8
         assert document.epoch_of("f" * 40) == 0
