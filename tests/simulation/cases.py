@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.simulation.checker import Ledger
-from tests.simulation.clients import Client, Directory, LostError, SimConnection, Word, asked
+from tests.simulation.clients import Client, Directory, LostError, SimConnection, Word, answer, asked
 from tests.simulation.delays import Delays, checked, settled
 from tests.simulation.faults import HARMLESS, KILLS, Faults
 from tests.simulation.members import OFFSET, Member
@@ -207,7 +207,7 @@ class World(SimWorld):
 
     async def _check(self) -> None:
         for member in self.members:
-            rows = {key: await asked(self.loop, member, "TRANGE", key, "-", "+") or [] for key in KEYS}
+            rows = {key: await answer(self.loop, member, "TRANGE", key, "-", "+") for key in KEYS}
             self.ledger.check_end(rows)
         await self._drain()
         self.check_trouble()

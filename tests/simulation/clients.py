@@ -107,21 +107,29 @@ class SimConnection(asyncio.Protocol):
         return reply
 
 
-async def asked(loop: NetworkLoop, member: Member, *words: Word, proto: int = 2) -> Any:
-    """Return the reply to one command over a new connection; None if there is none. For the world."""
+async def answer(loop: NetworkLoop, member: Member, *words: Word, proto: int = 2) -> Any:
+    """Return the reply to one command over a new connection. For the world. Raises LostError, RefusedError: the text
+    names the member and the command."""
+    who = f"{member.name} to {' '.join(map(str, words))}"
     try:
         connection = await SimConnection.open(loop, member)
-    except LostError:
-        return None
-    try:
-        if proto == 3:
-            await connection("HELLO", 3)
-        return await connection(*words)
+        try:
+            if proto == 3:
+                await connection("HELLO", 3)
+            return await connection(*words)
+        finally:
+            connection.close()
     except (LostError, RefusedError) as error:
-        loop.note(f"{member.name} to {words[0]!r}: {error}")
+        raise type(error)(f"{who}: {error}") from error
+
+
+async def asked(loop: NetworkLoop, member: Member, *words: Word, proto: int = 2) -> Any:
+    """As ``answer``, but None if there is none."""
+    try:
+        return await answer(loop, member, *words, proto=proto)
+    except (LostError, RefusedError) as error:
+        loop.note(str(error))
         return None
-    finally:
-        connection.close()
 
 
 class Directory:

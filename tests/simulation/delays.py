@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from tests.simulation.checker import Ledger
-from tests.simulation.clients import RefusedError, SimConnection, Word, asked
+from tests.simulation.clients import RefusedError, SimConnection, Word, answer, asked
 from tests.simulation.delayed import ALL, FAR, DelayedEntry, DelayedStream, wall
 from tests.simulation.members import Member
 from tests.simulation.network import NetworkLoop
@@ -160,9 +160,8 @@ async def checked(loop: NetworkLoop, members: Sequence[Member], leader: Member, 
             continue
         for member in members:
             for stream in (work.plain, work.retained):
-                rows = await asked(loop, member, "TRANGE", stream.key, "-", "+") or []
-                page = await asked(loop, member, "TDELAY", stream.key, "LIST", 0, "COUNT", ALL)
-                assert page is not None, f"{member.name} does not answer"
+                rows = await answer(loop, member, "TRANGE", stream.key, "-", "+")
+                page = await answer(loop, member, "TDELAY", stream.key, "LIST", 0, "COUNT", ALL)
                 stream.check(rows, page)
                 stream.check_missing(rows, page, *stream.expected())
         connection = await SimConnection.open(loop, leader)

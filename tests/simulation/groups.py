@@ -21,7 +21,7 @@ from respserver.group import identity, joining, presence, standing
 from respserver.group.document import decode
 from tests.simulation.cases import drained
 from tests.simulation.checker import check_rows
-from tests.simulation.clients import SimConnection, asked
+from tests.simulation.clients import SimConnection, answer
 from tests.simulation.delays import checked, settled
 from tests.simulation.groupchecks import STATE, GroupChecks, GroupRecord
 from tests.simulation.groupclients import GroupClients, named
@@ -196,12 +196,12 @@ class GroupWorld(SimWorld):
 
     async def _check(self) -> None:
         for member in self.members:
-            rows = await asked(self.loop, member, "TRANGE", KEY, "-", "+") or []
+            rows = await answer(self.loop, member, "TRANGE", KEY, "-", "+")
             facts = set(zip([row[0] for row in rows], check_rows(KEY, rows), strict=True))
             lost = self.record.facts - facts
             assert not lost, f"acknowledged or seen, and lost: {named(lost)}"
             assert {int(value) for _, value in facts} <= self.clients.unknown, "an entry that was refused is there"
-            self.clients.ledger.check_end({"g": await asked(self.loop, member, "TRANGE", "g", "-", "+") or []})
+            self.clients.ledger.check_end({"g": await answer(self.loop, member, "TRANGE", "g", "-", "+")})
         one, other = self.random.sample(self.members, 2)
         found, before, after = ["not asked"], 0, 1
         while found and before != after:  # what falls due meanwhile changes the contents

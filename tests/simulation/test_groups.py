@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import pytest
 
 from respserver.group.document import MemberRecord, ServerGroupState
+from tests.simulation.clients import LostError, RefusedError, SimConnection
 from tests.simulation.groupchecks import GroupRecord, forbidden
 from tests.simulation.groupmembers import SimStore
 from tests.simulation.groupmutations import GROUP_MUTATIONS
 from tests.simulation.groups import GroupCase, case, run
 from tests.simulation.mutations import MUTATIONS, broken
+from tests.simulation.simloop import SimLoop
 from tests.simulation.slotmutations import SLOT_MUTATIONS
 from tests.simulation.test_seeds import MINUTES
 from tests.simulation.world import SimulationError
@@ -98,6 +101,30 @@ def test_the_guide_lists_all_broken_rules() -> None:
     listed |= {name: (each.case.seed, each.report) for name, each in SLOT_MUTATIONS.items()}
     listed |= {name: (each.seed, each.case.kind) for name, each in MUTATIONS.items()}
     assert {name: (int(seed), rest) for name, seed, rest in rows} == listed
+
+
+@pytest.mark.parametrize(
+    ("word", "error", "message"),
+    [
+        ("KEYS", RefusedError("MASTERDOWN Link with MASTER is down"), r"m[123] to KEYS \*: MASTERDOWN"),
+        ("TRANGE", LostError("no answer in time"), r"m1 to TRANGE log - \+: no answer in time"),
+        ("HELLO", TypeError("a bug"), "TypeError.*a bug"),
+    ],
+)
+def test_a_member_that_does_not_answer_at_the_end(word: str, error: Exception, message: str) -> None:
+    """The report names the member, the command, and the case. It does not say that entries are lost."""
+    call = SimConnection.__call__
+
+    async def failing(connection: SimConnection, *words: Any, **options: Any) -> Any:
+        if words[0] == word and cast(SimLoop, asyncio.get_running_loop()).current.name == "world":
+            raise error
+        return await call(connection, *words, **options)
+
+    with (
+        patch.object(SimConnection, "__call__", failing),
+        pytest.raises(SimulationError, match=f"(?s){message}.*GroupCase.seed=1,"),
+    ):
+        run(GroupCase(1, faults=("failover",), seconds=1.0))
 
 
 def test_an_entry_keeps_its_id() -> None:

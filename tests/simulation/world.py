@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 from respserver.server import RespServer
 from tests.replication.differences import differences
-from tests.simulation.clients import LostError, RefusedError, asked
+from tests.simulation.clients import LostError, RefusedError, answer
 from tests.simulation.disk import Disk, simulated
 from tests.simulation.members import PORT, Member
 from tests.simulation.network import NetworkLoop
@@ -88,7 +88,10 @@ def _is_idle(server: RespServer) -> bool:
 
 
 async def differences_of(loop: NetworkLoop, one: Member, other: Member) -> list[str]:
-    """Return what clients see of a difference. The questions are those of the tests with real processes."""
+    """Return what clients see of a difference. The questions are those of the tests with real processes.
+
+    Raises LostError, and RefusedError if a member refuses to show its keys.
+    """
     answers: dict[tuple[Any, ...], Any] = {}
 
     class NotAskedError(BaseException):
@@ -98,7 +101,10 @@ async def differences_of(loop: NetworkLoop, one: Member, other: Member) -> list[
         def asking(*words: Any) -> Any:
             if (member, *words) not in answers:
                 raise NotAskedError((member, *words))
-            return answers[(member, *words)]
+            found = answers[(member, *words)]
+            if isinstance(found, RefusedError):
+                raise found
+            return found
 
         return asking
 
@@ -106,8 +112,11 @@ async def differences_of(loop: NetworkLoop, one: Member, other: Member) -> list[
         try:
             return differences(ask(one), ask(other))
         except NotAskedError as question:
-            (words,) = question.args
-            answers[words] = await asked(loop, words[0], *words[1:], proto=3)
+            ((member, *words),) = question.args
+            try:
+                answers[(member, *words)] = await answer(loop, member, *words, proto=3)
+            except RefusedError as refusal:
+                answers[(member, *words)] = refusal
 
 
 W = TypeVar("W", bound=SimWorld)
@@ -126,9 +135,10 @@ def play(seed: int, make: Callable[[NetworkLoop, Path], W], what: object) -> W:
                 stack.enter_context(patch.object(target, name, value))
             try:
                 loop.run_until_complete(world.main())
-            except AssertionError as error:
+            except Exception as error:
+                found = str(error) if isinstance(error, AssertionError) else repr(error)
                 lines = "\n".join([line for line in loop.lines if " reads " not in line][-SHOWN:])
-                raise SimulationError(f"{error}\n{what}\nfaults: {' '.join(world.happened)}\n{lines}") from error
+                raise SimulationError(f"{found}\n{what}\nfaults: {' '.join(world.happened)}\n{lines}") from error
             finally:
                 loop.world.die()
                 loop.close()
