@@ -92,17 +92,19 @@ class LeaseKeeper:
         """Note that the event loop advances."""
         self._beats += 1
 
-    def stop(self) -> None:
-        """Stop the thread, and wait for its end, but not for a disk that hangs. The lease is not revoked."""
+    def stop(self, *, wait: bool = True) -> None:
+        """Stop the thread. The lease is not revoked. ``wait``: for its end, but not for a disk that hangs."""
         self._renewals.stopped = True
-        self._started.wait(LONGEST_STOP)
+        if wait:
+            self._started.wait(LONGEST_STOP)
         loop, task = self._loop, self._task
         if loop is not None and task is not None and self._thread.is_alive():
             try:
                 loop.call_soon_threadsafe(task.cancel)
             except RuntimeError:  # the loop has ended: the lease was lost
                 pass
-        self._thread.join(LONGEST_STOP)
+        if wait:
+            self._thread.join(LONGEST_STOP)
 
     def _run(self, connect: Callable[[], Coordinator], lease: Lease, changed: Callable[[], None]) -> None:
         try:

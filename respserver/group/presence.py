@@ -122,7 +122,7 @@ class MemberPresence:
         try:
             await self._publish(own, lease)
         except BaseException as error:
-            keeper.stop()
+            keeper.stop(wait=False)
             self._version = 0  # the key may be bound to the new lease: it is written again, with the previous one
             if isinstance(error, Exception):
                 await self._revoke(lease)
@@ -130,7 +130,7 @@ class MemberPresence:
         previous, unneeded = self.lease, self._keeper
         self.lease, self._keeper = lease, keeper
         if unneeded is not None:
-            unneeded.stop()
+            unneeded.stop(wait=False)  # the event loop would stall, often while the coordinator is slow
         if previous is not None:
             await self._revoke(previous)
 

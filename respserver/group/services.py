@@ -30,8 +30,8 @@ class RenewedLease(Protocol):
     def beat(self) -> None:
         """Note that the event loop advances."""
 
-    def stop(self) -> None:
-        """Stop renewing the lease."""
+    def stop(self, *, wait: bool = True) -> None:
+        """Stop renewing the lease. ``wait``: until a renewal in flight has ended, for at most a second."""
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,8 @@ def keepers() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "lease-keeper"]
 
 
-def test_stopping_ends_a_thread_whose_call_swallows_the_cancellation() -> None:
+@pytest.mark.parametrize("wait", [True, False])
+def test_stopping_ends_a_thread_whose_call_swallows_the_cancellation(wait: bool) -> None:
     """It hung: no renewal is due while the loop stands still, and the loop waited for the thread."""
     made: list[Reluctant] = []
 
@@ -119,7 +120,9 @@ def test_stopping_ends_a_thread_whose_call_swallows_the_cancellation() -> None:
 
     keeper = LeaseKeeper(connect, Lease("1", 100), boottime(), lambda: None)
     eventually(lambda: made and made[0].called.is_set())
-    keeper.stop()
+    keeper.stop(wait=wait)
+    if not wait:
+        eventually(lambda: not keepers())
     assert not keepers()
 
 
@@ -134,6 +137,24 @@ def test_stopping_does_not_wait_for_a_disk_that_hangs(monkeypatch: pytest.Monkey
     keeper = LeaseKeeper(connect, Lease("1", 100), boottime(), lambda: None)
     keeper.stop()
     assert keepers()
+    hangs.set()
+    eventually(lambda: not keepers())
+
+
+def test_a_lease_that_is_not_needed_any_more_is_given_up_without_waiting() -> None:
+    """A member that exchanges its lease while the coordinator does not answer must not stall for a second."""
+    hangs = threading.Event()
+    joined: list[float | None] = []
+
+    def connect() -> Coordinator:
+        hangs.wait()
+        raise OSError("unmounted")
+
+    keeper = LeaseKeeper(connect, Lease("1", 100), boottime(), lambda: None)
+    keeper._thread.join = joined.append  # type: ignore[method-assign, assignment]
+    keeper.stop(wait=False)
+    assert keepers()
+    assert not joined
     hangs.set()
     eventually(lambda: not keepers())
 

@@ -196,7 +196,7 @@ class SimKeeper:
     def beat(self) -> None:
         self._beats += 1
 
-    def stop(self) -> None:
+    def stop(self, *, wait: bool = True) -> None:
         self._thread.die()
 
 

@@ -24,6 +24,7 @@ class Keeper:
     valid_until = 0.0
     lost = False
     stopped = False
+    waited = False
 
     def __init__(self, lease: Lease) -> None:
         self.lease = lease
@@ -33,8 +34,8 @@ class Keeper:
 
     def beat(self) -> None: ...
 
-    def stop(self) -> None:
-        self.stopped = True
+    def stop(self, *, wait: bool = True) -> None:
+        self.stopped, self.waited = True, wait
 
 
 class Process:
@@ -75,6 +76,7 @@ def test_a_member_that_follows_has_a_long_lease_and_one_that_may_lead_a_short_on
         found = await member.states.presence("a")
         assert found is not None
         assert (found[0].vacant, found[0].end, found[0].damaged, found[0].lease) == (4, 600, True, "")
+        assert not any(keeper.waited for keeper in member.keepers)  # the event loop would stall
         await presence.release()
         assert not store.keys
 
