@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from contextlib import suppress
 from typing import Final
 
+from respserver.group.document import decode
 from tests.simulation.checker import Ledger
-from tests.simulation.clients import asked
+from tests.simulation.clients import LostError, SimConnection, asked
 from tests.simulation.faults import step_clock
-from tests.simulation.groupchecks import LEADER, GroupRecord
+from tests.simulation.groupchecks import LEADER, STATE, GroupRecord
 from tests.simulation.groupmembers import GroupMember
 from tests.simulation.network import NetworkLoop
 
@@ -24,6 +26,8 @@ MOMENTS: Final = (
 )  # fmt: skip
 CONTINUED: Final = 6.0  # seconds after which a group has replaced a member: lease, in-sync-timeout, waits to connect
 LOOKS: Final = 16  # seconds in which a writer finds the new leader, even if it tries the lost member ten times before
+RIVAL: Final = "rival"  # the stream of the fault with this name
+RIVALS: Final = 20  # its entries in each round
 EXPIRED: Final = 3.6  # seconds after which a lease that is not renewed has expired, whatever is on the way
 
 
@@ -40,6 +44,7 @@ class GroupFaults:
         self.record = record
         self._ledger = ledger
         self.running = self.begun = 0  # faults
+        self._rivals = 0
 
     async def run(self, name: str) -> None:
         """Let a fault happen."""
@@ -247,6 +252,51 @@ class GroupFaults:
         await asyncio.sleep(self.random.uniform(2.2, 4.0))
         self.loop.network.blocked -= away
         self._reconnect(member)
+
+    async def rival(self) -> None:
+        """Two leaders write entries with the same IDs and other values, and store them: the old one, which nobody else
+        reaches, and the next one. The old one then rejoins with nodes that have the keys of the leader's nodes. Clients
+        reach nobody meanwhile, so all other nodes are equal."""
+        old = await self._leader_of_all()
+        if old is None:
+            return
+        others = [each for each in self.members if each is not old]
+        network = self.loop.network
+        away = {pair for one in self.clients for each in self.members for pair in ((each.host, one), (one, each.host))}
+        network.blocked |= away
+        await asyncio.sleep(0.2)
+        self._rivals += 1
+        await asked(self.loop, old, "XADD", RIVAL, f"{self._rivals}-0", "n", "of both")
+        cut = {pair for each in others for pair in ((each.host, old.host), (old.host, each.host))}
+        old.cut_off = True
+        network.blocked |= cut
+        await self._write_rivals(old)
+        for _ in range(100):
+            await asyncio.sleep(0.05)
+            following = [each for each in others if each in self._leading() and each.may_release()]
+            if following:
+                await self._write_rivals(following[0])
+                break
+        network.blocked -= away | cut
+        self._reconnect(old)
+        await self._leader_of_all()
+
+    async def _leader_of_all(self) -> GroupMember | None:
+        """Return the leader when all members are in sync; None if that takes long."""
+        for _ in range(100):
+            await asyncio.sleep(0.05)
+            for each in self._leading():
+                if each.may_release() and len(decode(each.store.keys[STATE].value).in_sync) == len(self.members):
+                    return each
+        return None
+
+    async def _write_rivals(self, member: GroupMember) -> None:
+        """Write entries, and store them. A leader without a lease does not reply."""
+        entries = [("XADD", RIVAL, f"{self._rivals}-{at}", "n", f"of {member.name}") for at in range(1, RIVALS)]
+        with suppress(LostError):
+            connection = await SimConnection.open(self.loop, member)
+            await connection.ask(*entries, ("SAVE",), patience=0.5)
+            connection.close()
 
     async def slow(self) -> None:
         network = self.loop.network
