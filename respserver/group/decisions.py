@@ -74,11 +74,12 @@ class GroupDecisions(MemberPart):
                 await self._standing.lead(state, state.epoch)
         elif (key.epoch, key.name) == (state.epoch, state.leader):
             self._standing.follow(state)
-            await self.presence.follow()
-            if not self._link.up:  # the leader may have failed: its key is read until it is known
-                return self._config.group_lease / 5000
-        elif state.leader == self.name:
-            return SHORT_WAIT  # the previous leader has handed over and is about to delete its key
+            wait = await self.presence.follow()
+            # while the link is down, the leader may have failed: its key is read until it is known
+            return wait if self._link.up else self._config.group_lease / 5000
+        elif state.leader == self.name:  # the previous leader has handed over and is about to delete its key
+            await self.presence.may_lead()
+            return SHORT_WAIT
         # Otherwise, an election or a handover is in progress: the watches wake this task.
         return 0.0
 

@@ -46,6 +46,8 @@ class MemberPresence:
         self._named = False  # this process has had its name
         self.lease: Lease | None = None
         self._keeper: RenewedLease | None = None
+        self._follows_since: float | None = None  # by the clock, with the current lease; None: it may lead
+        self._revocations: set[asyncio.Task[None]] = set()  # of previous leases
 
     def valid(self) -> bool:
         """Return whether this member's lease is valid now. Called at each release of replies; takes no lock."""
@@ -79,10 +81,19 @@ class MemberPresence:
             self._own = replace(self._own, lease="")
         await self._publish(self._own, self.lease)
 
-    async def follow(self) -> None:
-        """Have the long lease (Rule 3). Raises CoordinatorError, NameTakenError."""
-        if not self._own.lease:
+    async def follow(self) -> float:
+        """Have the long lease (Rule 3) after this member has followed for the time of a short one, so that the requests
+        of a failover do not compete with it. Returns the seconds until then, or 0. Raises CoordinatorError,
+        NameTakenError."""
+        if self._own.lease:
+            return 0.0
+        now = self._services.clock()
+        if self._follows_since is None:
+            self._follows_since = now
+        wait = self._follows_since + self._ms / 1000 - now
+        if wait <= 0:
             await self._exchange(FOLLOWING * self._ms, self._own)
+        return max(0.0, wait)
 
     async def may_lead(self) -> None:
         """Have a lease to which the leader's key can be bound. Raises CoordinatorError, NameTakenError."""
@@ -94,6 +105,7 @@ class MemberPresence:
         await self._lead_with(replace(self._own, vacant=epoch, end=end, damaged=damaged))
 
     async def _lead_with(self, own: Presence) -> None:
+        self._follows_since = None
         if self._own.lease:
             await self._exchange(self._ms, own)
         elif own != self._own:
@@ -131,8 +143,10 @@ class MemberPresence:
         self.lease, self._keeper = lease, keeper
         if unneeded is not None:
             unneeded.stop(wait=False)  # the event loop would stall, often while the coordinator is slow
-        if previous is not None:
-            await self._revoke(previous)
+        if previous is not None:  # nothing is bound to it any more, so an election does not wait for the reply
+            revocation = asyncio.get_running_loop().create_task(self._revoke(previous))
+            self._revocations.add(revocation)
+            revocation.add_done_callback(self._revocations.discard)
 
     async def _revoke(self, lease: Lease) -> None:
         with suppress(CoordinatorError):  # it expires
@@ -173,15 +187,20 @@ class MemberPresence:
             f" that is the previous process of this member, its lease expires within {wait:g} s"
         )
 
+    async def revoked(self) -> None:
+        """Wait until the previous leases are revoked, or can't be."""
+        await asyncio.gather(*self._revocations)
+
     async def release(self) -> None:
         """Revoke the lease. Raises CoordinatorError."""
         lease = self.lease
         self._drop()
+        await self.revoked()
         if lease is not None:
             await self._store.coordinator.revoke(lease)
 
     def _drop(self) -> None:
         if self._keeper is not None:
             self._keeper.stop()
-        self._keeper, self.lease, self._version = None, None, 0
+        self._keeper, self.lease, self._version, self._follows_since = None, None, 0, None
         self._own = replace(self._own, lease="")

@@ -28,7 +28,7 @@ def test_a_cluster_without_one_member(
     tmp_path: Path, fault: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     """Each in turn would be the one that a call begins with: the first is."""
-    monkeypatch.setattr("coordinator.etcd._SILENCE", 2)  # timeouts: 8 s until its watch connects again
+    monkeypatch.setattr("coordinator.etcd.SILENCE", 2)  # timeouts: 8 s until its watch connects again
     etcds = Etcds(tmp_path, 3)
 
     async def story() -> None:

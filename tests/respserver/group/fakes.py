@@ -162,7 +162,8 @@ class Member(Server):
     async def candidate(self, epoch: int, end: int, damaged: bool) -> None:
         self.calls.append(f"candidate {end}")
 
-    async def follow(self) -> None: ...
+    async def follow(self) -> float:
+        return 0.0
 
     async def create(self, state: ServerGroupState) -> None:
         """Create the group, and get a lease."""

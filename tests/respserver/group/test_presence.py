@@ -44,13 +44,20 @@ class Process:
     def __init__(self, store: SimulatedStore, directory: str = "d", address: str = "a:1") -> None:
         self.coordinator = SimulatedCoordinator(store, timeout=1.0)
         self.keepers: list[Keeper] = []
-        services = GroupServices(self.coordinator, self._keep, lambda: 0.0)
+        self.time = 0.0
+        services = GroupServices(self.coordinator, self._keep, lambda: self.time)
         self.states = GroupStore(self.coordinator, "g")
         self.presence = MemberPresence(services, self.states, "a", Presence(directory, address, ""), MS, lambda: None)
 
     def _keep(self, lease: Lease, granted: float, changed: Callable[[], None]) -> Keeper:
         self.keepers.append(Keeper(lease))
         return self.keepers[-1]
+
+    async def follow(self) -> None:
+        """Follow for long."""
+        await self.presence.follow()
+        self.time += MS / 1000
+        assert await self.presence.follow() == 0
 
     @property
     def running(self) -> list[Lease]:
@@ -65,11 +72,12 @@ def test_a_member_that_follows_has_a_long_lease_and_one_that_may_lead_a_short_on
         presence = member.presence
         await presence.acquire()
         for change, ms in (
-            (presence.follow, FOLLOWING * MS), (presence.may_lead, MS), (presence.follow, FOLLOWING * MS),
+            (member.follow, FOLLOWING * MS), (presence.may_lead, MS), (member.follow, FOLLOWING * MS),
             (lambda: presence.candidate(3, 500, False), MS), (lambda: presence.candidate(4, 600, True), MS),
         ):  # fmt: skip
             for _ in range(2):  # the second call changes nothing
                 await change()
+            await presence.revoked()
             assert [lease.ms for lease in member.running] == [ms]
             assert list(store.leases) == [member.running[0].id] == [store.keys[KEY].lease]
             assert presence.lease_to_lead == (member.running[0] if ms == MS else None)
@@ -79,6 +87,24 @@ def test_a_member_that_follows_has_a_long_lease_and_one_that_may_lead_a_short_on
         assert not any(keeper.waited for keeper in member.keepers)  # the event loop would stall
         await presence.release()
         assert not store.keys
+
+    asyncio.run(story())
+
+
+def test_a_member_that_follows_has_its_short_lease_for_as_long_as_it_lasts() -> None:
+    """The requests of a failover do not compete with the exchange, and a leader of a short time needs none."""
+
+    async def story() -> None:
+        member = Process(SimulatedStore())
+        presence = member.presence
+        await presence.acquire()
+        for _ in range(2):
+            assert await presence.follow() == MS / 1000
+            member.time += 0.9 * MS / 1000
+            assert await presence.follow() == pytest.approx(0.1 * MS / 1000)
+            await presence.may_lead()
+        assert [lease.ms for lease in member.running] == [MS]
+        assert len(member.keepers) == 1
 
     asyncio.run(story())
 
@@ -93,7 +119,7 @@ def test_an_exchange_whose_outcome_is_unknown(change: str) -> None:
         presence = member.presence
         await presence.acquire()
         if change == "candidate":
-            await presence.follow()
+            await member.follow()
         member.coordinator._timeout = 0.01
         swap = member.coordinator.swap
 
@@ -103,7 +129,7 @@ def test_an_exchange_whose_outcome_is_unknown(change: str) -> None:
 
         member.coordinator.swap = lost  # type: ignore[method-assign, assignment]
         with pytest.raises(CoordinatorError):
-            await (presence.follow() if change == "follow" else presence.candidate(3, 500, False))
+            await (member.follow() if change == "follow" else presence.candidate(3, 500, False))
         assert not presence.held
         member.coordinator.swap = swap  # type: ignore[method-assign]
         await presence.acquire()
@@ -119,14 +145,14 @@ def test_a_start_does_not_wait_for_the_long_lease_of_its_predecessor() -> None:
         store = SimulatedStore()
         old, new = Process(store), Process(store)
         await old.presence.acquire()
-        await old.presence.follow()
+        await old.follow()
         await new.presence.acquire()
         assert list(store.leases) == [store.keys[KEY].lease] == [new.running[0].id]
         with pytest.raises(NameTakenError):
             await old.presence.candidate(3, 500, False)
         with pytest.raises(NameTakenError):
             await old.presence.acquire()
-        await new.presence.follow()
+        await new.follow()
         with pytest.raises(NameTakenError):  # only a start takes over, so the two do not take turns
             await old.presence.acquire()
 
@@ -143,7 +169,7 @@ def test_a_start_waits_for_a_process_that_may_lead_or_is_another_one(what: str) 
         )
         await old.presence.acquire()
         if what != "may lead":
-            await old.presence.follow()
+            await old.follow()
         with pytest.raises(NameTakenError, match="a:1: set another group-member"):
             await new.presence.acquire()
         assert not new.presence.held
