@@ -166,6 +166,10 @@ class InSync(ServerPart, Confirmation):
         feeds = (feed for feed in self._feeds(name) if feed.state == "online")
         return max(feeds, key=lambda feed: feed.on_disk, default=None)
 
+    def connected(self, name: str) -> bool:
+        """Return whether a process with the name of this member is connected."""
+        return bool(self._feeds(name, replaced=True))
+
     def _feeds(self, name: str, replaced: bool = False) -> list[ReplicaFeed]:
         """Return the connections of a member. ``replaced``: also those with another directory than the known one."""
         own = self._ids.get(name)

@@ -294,8 +294,15 @@ class GroupMembership(ServerPart):
     async def remove(self, name: str) -> str:
         """Remove a member that is not running from the group. Return the error line, or an empty string."""
         try:
-            if await self.store.presence(name) is not None:
-                return f"ERR {name} is running: stop it first"
+            found = await self.store.presence(name)
+            connected = not self.standing.led or self.in_sync.connected(name)  # only the leader knows who is not
+            if found is not None and not connected and await self.presence.end_long(found[0]):
+                found = await self.store.presence(name)
+            if found is not None:
+                return (
+                    f"ERR {name} is running: stop it first. If it has already ended, its lease expires within"
+                    f" {self.presence.longest(found[0]):g} s"
+                )
             state = await self.store.read()
             vacant = state.epoch if state is not None and await self.store.leader() is None else 0
             await self.store.change(lambda state: document.remove(state, name, self._clock.now(), vacant))

@@ -178,14 +178,24 @@ class MemberPresence:
         if other.process == self._own.process:
             return version  # of a request of unknown outcome
         self._version = 0
-        if other.lease and not self._named and (other.id, other.address) == (self._own.id, self._own.address):
-            await self._store.coordinator.revoke(Lease(other.lease, FOLLOWING * self._ms))
+        predecessor = not self._named and (other.id, other.address) == (self._own.id, self._own.address)
+        if predecessor and await self.end_long(other):
             return 0
-        wait = (FOLLOWING if other.lease else 1) * self._ms / 1000 + 2
         raise NameTakenError(
             f"another member with this name is running at {other.address}: set another group-member for this one. If"
-            f" that is the previous process of this member, its lease expires within {wait:g} s"
+            f" that is the previous process of this member, its lease expires within {self.longest(other):g} s"
         )
+
+    async def end_long(self, other: Presence) -> bool:
+        """Revoke the long lease of another process, and return True, unless the lease is short. If that process is
+        alive, it gets another lease when it renews this one. Raises CoordinatorError."""
+        if other.lease:
+            await self._store.coordinator.revoke(Lease(other.lease, FOLLOWING * self._ms))
+        return bool(other.lease)
+
+    def longest(self, other: Presence) -> float:
+        """Return the seconds after which the name of another process is free at the latest, once it has ended."""
+        return (FOLLOWING if other.lease else 1) * self._ms / 1000 + 2
 
     async def revoked(self) -> None:
         """Wait until the previous leases are revoked, or can't be."""

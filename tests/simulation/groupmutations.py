@@ -48,7 +48,7 @@ _WRITERS: Final = {"works": ("write", "write", "write", "read")}
 GROUP_MUTATIONS: dict[str, GroupMutation] = {
     # acknowledgements and withheld replies
     "acknowledged before the sync": GroupMutation(
-        replies.acknowledged_before_sync, _case(0, "blackout"), report="lacks the entry", quick=True
+        replies.acknowledged_before_sync, _case(1, "blackout"), report="lacks the entry", quick=True
     ),
     "leader does not sync": GroupMutation(
         replies.leader_does_not_sync, _case(2, "power", **_PAIR), report="lacks the entry", quick=True
@@ -79,7 +79,7 @@ GROUP_MUTATIONS: dict[str, GroupMutation] = {
     ),
     "replica shows what is not confirmed": GroupMutation(
         replies.replica_shows_unconfirmed,
-        _case(33, "diverge", "one_way", "slow", **_PLAIN),
+        _case(72, "diverge", "one_way", "slow", **_PLAIN),
         report="which were acknowledged or seen before",
         quick=True,
     ),
@@ -122,7 +122,7 @@ GROUP_MUTATIONS: dict[str, GroupMutation] = {
     ),
     "copy in the set": GroupMutation(
         replies.copy_in_the_set,
-        _case(1, "distrust", "lost_replies", **_PLAIN),
+        _case(0, "distrust", "lost_replies", **_PLAIN),
         report="is in the in-sync set, and receives a copy",
         quick=True,
     ),
@@ -208,9 +208,9 @@ GROUP_MUTATIONS: dict[str, GroupMutation] = {
     ),
     # delayed entries
     "delivered again": GroupMutation(
-        delays.delivered_again, _case(0, "failover", "kill", **_DELAYS), report="an entry is there twice", quick=True
+        delays.delivered_again, _case(1, "failover", "kill", **_DELAYS), report="an entry is there twice", quick=True
     ),
     "delivery shown early": GroupMutation(
-        delays.delivery_shown_early, _case(3, "isolate", "diverge", **_DELAYS), report="the ID of b'c", quick=True
+        delays.delivery_shown_early, _case(2, "isolate", "diverge", **_DELAYS), report="the ID of b'c", quick=True
     ),
 }
