@@ -46,7 +46,7 @@ def fill(server: Server, file: Path, rows: int) -> None:
             ]
             client.tmappend("weather", ["id", "city", "celsius", "sensor"], made)
             out.writelines(",".join(map(str, row)) + "\n" for row in made)
-        client.redis.execute_command("SAVE")
+        client.redis.execute_command("BGSAVE", "SCHEDULE")  # one may be running
         copied = 0
         while copied < rows - NODE:  # the last nodes stay on the server
             time.sleep(0.5)

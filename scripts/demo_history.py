@@ -135,7 +135,7 @@ def load(server: Server, client: Client, watch: Watch, rows: Rows) -> None:
             client.run(call)
             loaded += number
         took = time.monotonic()
-        client.redis.execute_command("SAVE")  # the copier reads what a checkpoint contains
+        client.redis.execute_command("BGSAVE", "SCHEDULE")  # the copier reads what a checkpoint contains
         found = wait_until_moved(client, rows.count)
     loading = phase.seconds - (time.monotonic() - took)
     say(f"loaded in {loading:.0f} s, {rows.count / loading:,.0f} rows/s; moved {phase.seconds - loading:.0f} s later")
