@@ -64,7 +64,7 @@ def _server(axes: Axes, phases: Sequence[Phase]) -> None:
         rate = phase.rows / phase.seconds
         text = f"{at + 1}. {phase.name}: {phase.seconds:.0f} s, {rate:,.0f} rows/s"
         axes.text(0, at - 0.25, text, fontweight="bold")
-        axes.text(phase.server, at, f" {phase.server:,.1f} CPU s", va="center")
+        axes.text(phase.server, at, f" {phase.server:,.2f} CPU s", va="center")
     axes.set(title="CPU time of the server", xlabel="CPU seconds", yticks=(), ylim=(len(phases) - 0.5, -0.6),
              xlim=(0, 1.25 * max(used)))  # fmt: skip
 
@@ -79,4 +79,4 @@ def _results(axes: Axes, results: Mapping[str, Sequence[Total]]) -> None:
     axes.set(title="The results are the same", ylabel="mean temperature, °F", xticks=range(1, 13), xticklabels=MONTHS)
     low, high = axes.get_ylim()
     axes.set_ylim(low - 0.2 * (high - low), high)  # space for the legend
-    axes.legend(loc="lower center", fontsize=8, ncols=len(results))
+    axes.legend(loc="lower center", fontsize=7, ncols=len(results), columnspacing=1)
