@@ -326,6 +326,8 @@ class Deleting:
         if not files or store.offset < self._deletions.current.offset:
             return
         self._read_references(wanted, store)
+        if wanted.grace < self._deletions.current.grace:  # a backup reads there which files could be deleted
+            self._deletions.save(self._deletions.current)
         for first in range(0, len(files), BATCH):
             self._read_pins(store)
             self._deletions.check_newest()

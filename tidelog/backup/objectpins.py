@@ -1,7 +1,8 @@
 """Pins: a backup that refers to history objects protects them from deletion (docs/history-format.md).
 
 Rule 1: the pin is written before the manifest of the backup. Afterwards, the list of deletions is read: an object whose
-        deletion is already due could be deleted at this moment, and the backup fails.
+        deletion is already due could be deleted at this moment, and the backup fails. At last, the objects are listed:
+        the server deletes an object before it leaves the list of deletions, so one that was deleted is missing then.
 Rule 2: the pin of a backup is removed after its manifest.
 """
 
@@ -48,13 +49,13 @@ def pin(url: str, name: str, owner: str, objects: Collection[str]) -> None:
     try:
         if history.read(name, len(data)) != data:
             raise BackupError(f"{history.shown}/{name}: what was read back is not what was written")
+        _check_due(history, objects)
         missing = set(objects) - {each.rpartition("/")[2] for each in history.names("objects")}
         if missing:
             raise BackupError(
                 f"the copy refers to objects that do not exist below {history.shown}, such as {min(missing)}: is this"
                 " the tier-url of the server? If they were lost, run tidelog history verify"
             )
-        _check_due(history, objects)
     except BaseException:
         history.remove(name)
         raise
