@@ -168,7 +168,8 @@ class ManifestStore:
             else:
                 parts = parts[:-1]
         if parts == found.parts:
-            return found
+            # an empty manifest of a stream that was deleted, whose entries ended at this ordinal
+            return found if found.sid == stream.sid else replace(found, first_ord=stream.first_ord)
         dropped = found.parts[len(parts) :]
         first, end = dropped[0].first_ord, found.end_ord
         self._warn(

@@ -169,6 +169,19 @@ def test_an_object_of_several_streams(data: TieredServer) -> None:
     assert list((data.target / "streams").iterdir()) == []
 
 
+def test_a_stream_that_is_created_again_is_copied_from_its_start(data: TieredServer) -> None:
+    """The manifest of its predecessor, without parts, ends at a higher ordinal."""
+    copier, _ = three(data)
+    for again in (False, True):
+        data.client("DEL", "a")
+        data.save()
+        copier.delete()
+        data.add("a", 45)
+        copier = data.copier() if again else copier
+        copier.run()
+        data.check("a", 5)
+
+
 def test_pages(data: TieredServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(objectfile, "LARGEST", 300)
     monkeypatch.setattr(section, "FULL", 100)
