@@ -29,7 +29,7 @@ from typing import Final
 from persistence.tiering import source
 from persistence.tiering.deletionlist import DeletionList, waiting_of
 from persistence.tiering.listed import ListedStream
-from persistence.tiering.manifests import ManifestStore
+from persistence.tiering.manifests import NUMBERED, ManifestStore
 from persistence.tiering.objectstore import HistoryStore, HistoryStoreError, MissingFileError, TimedOutError
 from persistence.tiering.source import StoredStream, StoreView
 from persistence.tiering.tieringpass import CopiedTo, UnconfirmedError
@@ -298,16 +298,26 @@ class Deleting:
         floor = max(known.number for _, known in gone)
         if floor > self._deletions.current.floor:
             self._deletions.save(replace(self._deletions.current, floor=floor))
+        self._deletions.check_newest()
         for name, known in gone:
-            folder = f"streams/{directory_of(name)}"
-            last = manifest_name(known.number)
-            for file in self._store.names(folder):
-                if file != last:
-                    self._store.remove(f"{folder}/{file}")
-            self._store.remove(f"{folder}/{last}")
-            self._store.remove_folder(folder)
+            self._delete_folder(f"streams/{directory_of(name)}", manifest_name(known.number))
             del self._listing.streams[name]
             self._progress()
+
+    def _delete_folder(self, folder: str, last: str) -> None:
+        """Delete the files of a stream. ``last``: its valid version, which has no parts. It is deleted last.
+
+        A later leader can write a version meanwhile, and it is never deleted. Raises HistoryStoreError if there is one.
+        """
+        files = sorted(self._store.names(folder), key=lambda file: file == last)
+        versions = [file for file in files if NUMBERED.fullmatch(file)]
+        if any(file > last for file in versions):
+            raise HistoryStoreError(
+                f"{folder}/{max(versions)} was written by another process: another leader uses this prefix"
+            )
+        for file in files:
+            self._store.remove(f"{folder}/{file}")
+        self._store.remove_folder(folder)
 
     def _due(self) -> int:
         """Return the time before which files must have been replaced to be deleted now, in ms."""

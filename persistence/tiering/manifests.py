@@ -30,7 +30,7 @@ from storage.history.manifest import Manifest, ManifestPage, Part, TrimmedManife
 from storage.history.section import SectionEntries
 from storage.model.ids import MASK64
 
-_NUMBERED: Final = re.compile(r"\d{20}\.json")
+NUMBERED: Final = re.compile(r"\d{20}\.json")
 SECTIONS: Final = 4  # of the end of a part, among which one with living entries is expected
 
 #: Calls a function with the store in a read transaction, and returns its result.
@@ -80,7 +80,7 @@ class ManifestStore:
             raise CorruptError(f"streams/{folder} has no manifest: restore the newest version of the manifest")
 
     def _numbers(self, folder: str) -> list[int]:
-        return sorted(int(name[:20]) for name in self._store.names(f"streams/{folder}") if _NUMBERED.fullmatch(name))
+        return sorted(int(name[:20]) for name in self._store.names(f"streams/{folder}") if NUMBERED.fullmatch(name))
 
     def _found(self, folder: str, stream: bytes | None, numbers: list[int], epoch: int) -> Manifest:
         try:

@@ -88,3 +88,26 @@ def test_a_backup_sees_a_shorter_grace(data: TieredServer, removed: tuple[Copier
     copier.now += 1
     copier.delete(grace=0)
     assert objects(data) == set(listed(data))
+
+
+def test_the_manifest_of_a_new_leader_is_not_deleted(data: TieredServer) -> None:
+    """The old leader pauses before it lists the folder of a stream that no longer exists."""
+    data.add("a", 25)
+    old = data.copier(epoch=1)
+    old.run()
+    data.client("DEL", "a")
+    data.save()
+    old.delete()
+    old.now += 3 * GRACE
+    names, new = old.objects.names, data.copier(epoch=2, now=old.now)
+
+    def paused(folder: str) -> list[str]:
+        if folder == "streams/a" and not new.state.copied:
+            data.add("a", 45)
+            new.run()
+        return names(folder)
+
+    old.objects.names = paused  # type: ignore[method-assign]
+    old.delete()
+    assert "another leader uses this prefix" in old.deleting.problems[0]
+    data.check("a", 5)
