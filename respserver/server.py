@@ -171,7 +171,9 @@ class RespServer:
         self.clients.on_leave += [self.pubsub.drop, self._unwatch, self.monitors.remove, self.tracking.disable]
 
     def _build_reports(self, parts: RuntimeParts) -> None:
-        self.tiering = Tiering(parts, self.membership, self.history_reads)
+        self.tiering = Tiering(
+            parts, self.membership, self.history_reads, checkpoint=lambda: self.checkpoints.make_room()
+        )
         self.stats = Reporting(
             parts,
             ReportSources(

@@ -7,9 +7,10 @@ use a manifest that it has read.
 Rule 1: an object is deleted only if no manifest lists it, no node in the store refers to it, and no pin protects it.
 All of this is verified again immediately before.
 Rule 2: only what the store contradicts is removed: entries below the first ordinal of their stream, and streams that do
-not exist any more. Only a store in which all records are confirmed counts, and that has at least the records of the
-store from which the manifest was written: that of a new leader can lack its last checkpoints. If even the log is older
-than the history, the data directory was replaced by an older copy, and nothing is deleted.
+not exist any more. Only a store in which all records are confirmed counts, and that has all records of the log from
+before this server began to lead: the last checkpoint of a new leader can lack some that the former leader had. It must
+also have the records of the store from which the manifest was written. If even the log is older than the history, the
+data directory was replaced by an older copy, and nothing is deleted.
 Rule 3: an object that no manifest lists, such as that of a process that was killed, is an orphan. It also waits for
 ``tier-grace``. It is deleted only if its entries were removed, or are in other objects of the manifests. The epoch in
 its name must not be later than that of this leader.
@@ -26,13 +27,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from persistence.tiering import source
 from persistence.tiering.deletionlist import DeletionList, waiting_of
 from persistence.tiering.listed import ListedStream
 from persistence.tiering.manifests import NUMBERED, ManifestStore
 from persistence.tiering.objectstore import HistoryStore, HistoryStoreError, MissingFileError, TimedOutError
 from persistence.tiering.source import StoredStream, StoreView
-from persistence.tiering.tieringpass import CopiedTo, UnconfirmedError
+from persistence.tiering.tieringpass import CopiedTo, NotReadyError, ready
 from resp.errors import CorruptError
 from storage.history import objectfile, pins
 from storage.history.deletions import OBJECT, WaitingFile
@@ -63,6 +63,7 @@ class DeletionRequest:
     directory: Path  # of the store
     epoch: int  # of the leader
     offset: int  # see ``PassRequest``
+    floor: int  # likewise
     end: int  # of the server's log: records up to this offset exist
     grace: int  # ms
     waiting: frozenset[str]  # the files that waited before this process reported nodes that can leave the store
@@ -109,7 +110,7 @@ class Deleting:
         self._deletions.epoch, self._deletions.grace = wanted.epoch, wanted.grace
         try:
             self._sweep(wanted, copied)
-        except UnconfirmedError:
+        except NotReadyError:
             pass  # a later sweep continues
         except TimedOutError:
             raise
@@ -176,11 +177,9 @@ class Deleting:
 
     @contextmanager
     def _view(self, wanted: DeletionRequest) -> Iterator[StoreView]:
-        """Open the store. Raises UnconfirmedError if it has records that are not confirmed: the next leader can lack
-        their deletions."""
-        with source.opened(wanted.directory) as view:
-            if 0 <= wanted.offset < view.offset:
-                raise UnconfirmedError
+        """Open the store. Raises NotReadyError, for example if it has records that are not confirmed: the next leader
+        can lack their deletions."""
+        with ready(wanted.directory, wanted.offset, wanted.floor) as view:
             yield view
 
     def _is_suspended(self, end: int) -> bool:
@@ -247,7 +246,7 @@ class Deleting:
 
     def _change(self, changes: list[TrimmedManifest], copied: dict[int, CopiedTo]) -> None:
         now = self._now()
-        self._deletions.add([file for one in changes for file in waiting_of(one.version.stream, one.dropped, now)])
+        self._deletions.add([file for one in changes for file in self._waiting(one, now)])
         for one in changes:
             version = one.version
             self._manifests.write(version, one.pages)
@@ -260,6 +259,10 @@ class Deleting:
                 else:
                     del copied[sid]  # the next pass reads the manifest before it copies anything
             self._progress()
+
+    def _waiting(self, one: TrimmedManifest, now: int) -> list[WaitingFile]:
+        """Return the files to list. Whether the stream has entries in them is verified again at the deletion."""
+        return waiting_of(one.version.stream, one.dropped, now, one.version.sid)
 
     def _delete_versions(self) -> None:
         """Delete the versions of manifests that others have replaced for longer than ``tier-grace``."""

@@ -6,8 +6,8 @@ process. It reads requests from standard input, one JSON object per line, and wr
     {"url": ..., "server": ID, "seconds": 60, "follows": false}
                                                    the first line: the prefix, its owner ("": unknown), the limit of a
                                                    call, and whether this is a replica (``following``)
-    {"directory": ..., "epoch": 0, "before": ms, "offset": -1, "frees": false, "seconds": 60, "grace": 86400,
-     "end": 0}                                     a pass, see ``PassRequest`` and, unless "grace" is null,
+    {"directory": ..., "epoch": 0, "before": ms, "offset": -1, "floor": 0, "frees": false, "seconds": 60,
+     "grace": 86400, "end": 0}                     a pass, see ``PassRequest`` and, unless "grace" is null,
                                                    ``DeletionRequest``
 
     {"calls": 9, "failed": 0, "objects": 1, "entries": 1000, "bytes": 5000, "deleted_objects": 0, "deleted_bytes": 0,
@@ -97,8 +97,9 @@ class Helper:
         self._deletions.epoch = request["epoch"]
         waiting = frozenset(file.name for file in self._deletions.current.files)
         wanted = PassRequest(
-            Path(request["directory"]), request["epoch"], request["before"], request["offset"], request["frees"]
-        )
+            Path(request["directory"]), request["epoch"], request["before"], request["offset"], request["floor"],
+            request["frees"],
+        )  # fmt: skip
         one = TieringPass(wanted, self._state, self._store, self._manifests, self._progress)
         complete = one.run()
         if wanted.frees:
@@ -107,7 +108,8 @@ class Helper:
         if request["grace"] is not None and complete:
             self._deleting.sweep(
                 DeletionRequest(
-                    wanted.directory, wanted.epoch, wanted.offset, request["end"], request["grace"] * 1000, waiting
+                    wanted.directory, wanted.epoch, wanted.offset, wanted.floor, request["end"],
+                    request["grace"] * 1000, waiting,
                 ),
                 self._state.copied,
             )

@@ -139,7 +139,7 @@ class ManifestStore:
         except (MissingFileError, CorruptError) as error:
             self._warn(f"stream {version.stream!r}: {error}")
             parts = version.parts
-        self._deletions.offset = self.offset
+        self._deletions.offset = max(self.offset, version.offset)
         self._deletions.drop(version.stream, parts, version.sid, why)
 
     def trimmed(self, version: Manifest, first_ord: int, epoch: int) -> TrimmedManifest:

@@ -6,7 +6,8 @@ A process that is killed in between leaves an object that no manifest lists. The
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
@@ -24,8 +25,9 @@ AT_ONCE: Final = 64  # sections in one read transaction: 16 MB of entries, and s
 MOST_PROBLEMS: Final = 20  # streams whose problems one pass reports
 
 
-class UnconfirmedError(Exception):
-    """Raised if the store has records that replicas have not confirmed yet. A later pass continues."""
+class NotReadyError(Exception):
+    """Raised if the store has records that replicas have not confirmed yet, or lacks some that the former leader had. A
+    later pass continues."""
 
 
 class CopiedTo(NamedTuple):
@@ -53,6 +55,7 @@ class PassRequest:
     epoch: int  # of the leader; 0: without a server group
     before: int  # ms since epoch: entries must be older; ``source.AGELESS``: any
     offset: int  # log offset up to which records are confirmed; -1: no limit
+    floor: int = 0  # the end of the log when this leader began: a store with fewer records lacks what others had
     frees: bool = False  # report the nodes whose entries can leave the store
 
 
@@ -62,6 +65,15 @@ class TieringState:
 
     copied: dict[int, CopiedTo] = field(default_factory=dict)  # by sid
     totals: TieringTotals = field(default_factory=TieringTotals)
+
+
+@contextmanager
+def ready(directory: Path, offset: int, floor: int) -> Iterator[StoreView]:
+    """Open the store. Arguments: see ``PassRequest``. Raises NotReadyError, CorruptError, OSError."""
+    with source.opened(directory) as view:
+        if view.offset < floor or 0 <= offset < view.offset:
+            raise NotReadyError
+        yield view
 
 
 class TieringPass:
@@ -83,7 +95,7 @@ class TieringPass:
         self.problems: list[str] = []  # of streams that could not be copied
 
     def run(self) -> bool:
-        """Copy everything that is due. Return False if the store has records that are not confirmed.
+        """Copy everything that is due. Return False if the store is not ready (NotReadyError).
 
         Raises HistoryStoreError, CorruptError, OSError.
         """
@@ -100,7 +112,7 @@ class TieringPass:
                 except CorruptError as error:
                     self._report(stream, error)
             self._flush()
-        except UnconfirmedError:
+        except NotReadyError:
             self._flush()
             return False
         for gone in self._state.copied.keys() - self._seen:
@@ -113,9 +125,8 @@ class TieringPass:
 
     def _read(self, call: Callable[[StoreView], T]) -> T:
         """Call a function with the store, in a read transaction."""
-        with source.opened(self._request.directory) as view:
-            if 0 <= self._request.offset < view.offset:
-                raise UnconfirmedError
+        request = self._request
+        with ready(request.directory, request.offset, request.floor) as view:
             self._manifests.offset = view.offset
             return call(view)
 
@@ -154,6 +165,11 @@ class TieringPass:
         known = self._state.copied.get(stream.sid)
         if known is None or known.name != stream.name:
             manifest = self._manifests.latest(stream.name, self._request.epoch)
+            if manifest.offset > self._manifests.offset:
+                raise CorruptError(
+                    f"its manifest was written at log offset {manifest.offset}, but the store of this server ends at"
+                    f" {self._manifests.offset}. It is copied when the store has reached this offset"
+                )
             manifest = self._manifests.agreed(stream, manifest, self._request.epoch, self._read)
             known = CopiedTo(stream.name, manifest.number, manifest.end_ord)
             self._state.copied[stream.sid] = known

@@ -2,7 +2,8 @@
 
 Rule 1: only a leader copies; in a server group, one with a valid lease. The helper is killed when this ends.
 Rule 2: an error never affects clients. The helper is replaced, and the next attempt follows after RETRY_MS.
-Rule 3: in a server group, and with ``replica-acks``, only confirmed records are copied.
+Rule 3: in a server group, and with ``replica-acks``, only confirmed records are copied. A new leader copies and deletes
+nothing until its store has all records of its log: the history can contain entries that its last checkpoint lacks.
 Rule 4: with ``tier-free``, nodes leave the store after the helper has compared them with the bytes that the object
 store returns (``persistence.tiering.freeing``). The store replaces a node only if it is the one that was compared. The
 helper of a replica does only this, with the objects of its leader.
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -53,15 +55,19 @@ class TierLeadership(Protocol):
 class Tiering(ServerPart):
     """Copies the history to the object store. Without ``tier-url``, it does nothing."""
 
-    def __init__(self, parts: RuntimeParts, group: TierLeadership | None, reads: HistoryReads) -> None:
-        """``group``: None if this server is in no server group."""
+    def __init__(
+        self, parts: RuntimeParts, group: TierLeadership | None, reads: HistoryReads, checkpoint: Callable[[], None]
+    ) -> None:  # fmt: skip
+        """``group``: None if this server is in no server group. ``checkpoint``: starts one soon."""
         super().__init__(parts)
         self._reads = reads
+        self._checkpoint = checkpoint
         parts.config.on_change["tier-free"] = parts.config.check_tiering
         self._group = group
         self._task: asyncio.Task[None] | None = None
         self._helper: HelperProcess | None = None
         self._began = 0  # the epoch for which the helper was started, or FOLLOWS
+        self._floor: tuple[int, int] | None = None  # the last epoch led, and the end of the log when it began
         self._follows = False  # this server was a replica that frees space
         self._idle_since: int | None = None  # ms (monotonic): end of the last pass; None: there was none
         self._retry: int | None = None  # ms until the next pass; None: tier-interval
@@ -95,6 +101,8 @@ class Tiering(ServerPart):
     def on_time(self) -> None:
         """Start a pass if it is due, or kill the helper of a server that no longer leads. Called ``hz`` times a
         second."""
+        if self._data.follower:
+            self._floor = None
         if not self._config.tier_url:
             return
         epoch = self._epoch()
@@ -173,6 +181,7 @@ class Tiering(ServerPart):
         age = config.tier_after * 1000
         request = {
             "directory": str(self._data.disk.store.path.parent), "epoch": max(0, epoch), "offset": self._confirmed(),
+            "floor": self._begun(epoch),
             "before": now - age if age else AGELESS, "seconds": config.tier_timeout, "frees": config.tier_free,
             # a node that was reported earlier can still become a reference to an object that could be deleted
             "grace": None if self._freed or self._freeing is not None else config.tier_grace,
@@ -207,6 +216,17 @@ class Tiering(ServerPart):
             return self._server_id
         except (OSError, CorruptError) as error:
             raise HelperError(f"this server has no ID: {error}") from error
+
+    def _begun(self, epoch: int) -> int:
+        """Return the end of the log when this server began to lead. Starts a checkpoint if the store has not reached
+        it, also if no save point is set, or if the server is idle."""
+        if epoch == FOLLOWS:
+            return 0
+        if self._floor is None or self._floor[0] != epoch:
+            self._floor = epoch, self._data.disk.offset
+        if self._data.disk.store.offset < self._floor[1]:
+            self._checkpoint()
+        return self._floor[1]
 
     def _confirmed(self) -> int:
         """Return the log offset up to which records may be copied; -1: no limit."""

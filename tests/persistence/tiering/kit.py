@@ -88,11 +88,12 @@ class Copier:
         self.state = TieringState()
         self._directory = store
         self._epoch = epoch
+        self.floor = 0
         self.progress: Callable[[], None] = lambda: None
         self.deletions.load()
 
     def run(self, before: int = AGELESS, offset: int = -1) -> bool:
-        request = PassRequest(self._directory, self._epoch, before, offset)
+        request = PassRequest(self._directory, self._epoch, before, offset, self.floor)
         one = TieringPass(request, self.state, self.objects, self.manifests, lambda: self.progress())
         complete = one.run()
         self.problems = one.problems
@@ -101,7 +102,7 @@ class Copier:
     def delete(self, grace: int = GRACE, offset: int = -1, end: int = 1 << 60) -> None:
         """Run a sweep, as a helper does after a pass."""
         waiting = frozenset(file.name for file in self.deletions.current.files)
-        request = DeletionRequest(self._directory, self._epoch, offset, end, grace, waiting)
+        request = DeletionRequest(self._directory, self._epoch, offset, self.floor, end, grace, waiting)
         self.deleting.sweep(request, self.state.copied)
 
 

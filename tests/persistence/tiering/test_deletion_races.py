@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from persistence.tiering import source
 from storage.history import owner
-from tests.persistence.tiering.kit import GRACE, SERVER, Copier, TieredServer
+from storage.history.manifest import manifest_name
+from tests.persistence.tiering.kit import GRACE, SERVER, Copier, History, TieredServer
 from tests.persistence.tiering.test_deleting import evict, listed, objects, waiting
 from tidelog.backup import objectpins
 from tidelog.backup.targets import BackupError, BackupTarget, target_at
@@ -111,3 +115,74 @@ def test_the_manifest_of_a_new_leader_is_not_deleted(data: TieredServer) -> None
     old.delete()
     assert "another leader uses this prefix" in old.deleting.problems[0]
     data.check("a", 5)
+
+
+# -- a new leader whose last checkpoint is older than the history --------------------------------------------------
+class Lagging:
+    """A new leader. Its log has all records, but its store is a copy from the time of the call."""
+
+    def __init__(self, data: TieredServer, tmp_path: Path) -> None:
+        self._data = data
+        self._directory = tmp_path / "lagging"
+        shutil.copytree(data.copied, self._directory)
+
+    def begin(self, **more: Any) -> Copier:
+        copier = Copier(self._directory, self._data.target, None, 2, **more)
+        with source.opened(self._data.copied) as view:
+            copier.floor = view.offset
+        return copier
+
+    def catch_up(self) -> None:
+        shutil.copy(self._data.copied / "data.mdb", self._directory)
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+@pytest.mark.parametrize("known", [True, False])
+def test_a_new_leader_changes_nothing_before_its_store_has_the_log(
+    data: TieredServer, tmp_path: Path, deleted: bool, known: bool
+) -> None:
+    """Its store lacks entries, a stream, or that the stream was deleted and created again, perhaps without a grace."""
+    data.add("a" if known else "other", 40)
+    lagging = Lagging(data, tmp_path)
+    if deleted:
+        data.client("DEL", "a")
+    data.add("a", 45, "more")
+    old = data.copier(epoch=1)
+    old.run()
+    old.delete()
+    files = {path: path.read_bytes() for path in data.target.rglob("*") if path.is_file()}
+    new = lagging.begin()
+    for _ in range(3):
+        assert not new.run()
+        new.delete(grace=0)
+        new.now += GRACE
+    assert {path: path.read_bytes() for path in data.target.rglob("*") if path.is_file()} == files
+    lagging.catch_up()
+    for _ in range(3):
+        assert new.run()
+        new.delete(grace=0)
+        new.now += GRACE
+    assert (new.problems, new.deleting.problems, new.warnings) == ([], [], [])
+    data.check("a", 5)
+
+
+def test_a_store_that_is_older_than_the_manifest_of_a_stream(data: TieredServer) -> None:
+    data.add("a", 25)
+    data.add("b", 25)
+    data.copier().run()
+    found = History(data.target).manifest(b"a")
+    assert found is not None
+    path = data.target / "streams" / "a" / manifest_name(1)
+    path.write_bytes(replace(found, offset=1 << 50).encode())
+    data.client("DEL", "a")
+    data.add("a", 25, "new")
+    data.add("b", 20)
+    copier = data.copier()
+    copier.run()
+    (problem,) = copier.problems
+    assert f"its manifest was written at log offset {1 << 50}" in problem
+    assert History(data.target).manifest(b"a") == replace(found, offset=1 << 50)
+    data.check("b", 5)
+    version = copier.manifests.load(b"a", 1)
+    copier.manifests.drop(version)
+    assert copier.deletions.current.offset == 1 << 50, "only a store with these records can verify the deletion"

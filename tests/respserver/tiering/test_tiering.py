@@ -192,3 +192,14 @@ def _added(client: Raw) -> list[Entry]:
 def test_an_invalid_url_is_refused_at_the_start(url: str) -> None:
     with pytest.raises(ConfigError, match=f"tier-url {url}: "):
         Config.load(["--tier-url", url])
+
+
+def test_a_new_leader_writes_a_checkpoint(tmp_path: Path) -> None:
+    """No save point is set, and nobody writes after the restart."""
+    with tiered(tmp_path, save="") as server:
+        with Raw(server.port) as client:
+            client.pipeline(*[("XADD", "a", "*", "n", str(number)) for number in range(55)])
+            entries = list(client("XRANGE", "a", "-", "+"))
+        server.kill()
+        server.start()
+        await_copy(tmp_path, entries)
