@@ -150,6 +150,16 @@ class Keyspace(KeyTable):
             return self.served_to
         return max(at, self.served_from)
 
+    def keep_in_step(self, now: int) -> None:
+        """Log the shift of served time up to ``now``, as for deadlines that replicas compute from ``now``.
+
+        Served time does not advance on the leader of a server group without a valid lease, which executes commands.
+        Without this, a message that it delivers would fall due later by the duration of this state.
+        """
+        apart = now - self.away - self.served(now)
+        if apart:
+            self.set_away(self.away + apart)
+
     def set_away(self, away: int) -> None:
         """Shift served time, and thereby the deadlines of all groups, stages, and pending messages."""
         self.away = away

@@ -351,6 +351,27 @@ def test_and_while_writes_are_refused(hand: RunningServer, c: Raw) -> None:
     assert untouched(c)
 
 
+@pytest.mark.interpreted
+def test_a_message_that_is_delivered_meanwhile_is_not_late(
+    hand: RunningServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader of a server group without a valid lease executes calls, although it sends no replies."""
+    c = connect()
+    c("TAPPEND", "jobs", "n", 1)
+    assert read(c, 0) == []
+    hand.advance(100)
+    monkeypatch.setattr(hand.server.served_time, "refuses", lambda: True)
+    hand.advance(10_000)
+    assert len(read(c, 1, "RETRY", RETRY, 2 * RETRY)) == 1
+    hand.advance(10_000)
+    monkeypatch.undo()
+    hand.advance(100)
+    _, _, _, due, expires = c("TPENDING", "jobs", "w", "-", "+", 1)[0]
+    now = hand.server.clock.now()
+    assert RETRY - 200 <= due - now <= RETRY
+    assert 2 * RETRY - 200 <= expires - now <= 2 * RETRY
+
+
 def test_a_restart_goes_on_from_there(tmp_path: Path) -> None:
     clock = HandClock()
     with start_in_thread(tmp_path, clock) as hand, Raw(hand.port) as c:
