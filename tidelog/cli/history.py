@@ -181,9 +181,9 @@ def forget(
 ) -> None:
     """Drop parts of a history, so that they are not expected any more.
 
-    The manifests no longer list what is dropped. Objects are deleted later by the server, after tier-grace, and only if
-    its store does not refer to them and nothing else needs them. Entries that are in the store are copied again. The
-    command shows the changes, and asks. The server can run meanwhile.
+    The manifests no longer list what is dropped. Entries that are in the store are copied again. The server deletes the
+    objects after tier-grace, but only when the entries in them were removed from the stream, because replicas can refer
+    to them. The command shows the changes, and asks. The server can run meanwhile.
     """
     if not (streams or objects or pins):
         raise click.UsageError("name what to drop: --stream, --object, or --pin")

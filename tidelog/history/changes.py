@@ -2,12 +2,17 @@
 
 The server may run meanwhile: it notices that the manifests have new versions, and reads them. Objects that no manifest
 lists any more are deleted by the server, after ``tier-grace``, and only if nothing needs them.
+
+Rule 1: the list of deletions has an object, with its stream, before a manifest no longer lists it. So the server does
+not delete it while the stream has entries in it: a replica can have references to the object, although the server has
+copied the same entries again.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -33,6 +38,7 @@ from tidelog.history.survey import (
 #: Returns the sid of a stream on the server; 0 if there is no such stream.
 Sid = Callable[[bytes], int]
 NONE: Final = StreamId(0, 0)
+GRACE: Final = 86_400_000  # ms: in the first list of deletions, until the server writes its tier-grace
 
 
 @dataclass(frozen=True)
@@ -71,13 +77,7 @@ def repairs(found: Survey, sid_of: Sid | None) -> tuple[list[HistoryChange], lis
 
 def _rebuilt(found: Survey, stream: SurveyedStream, sid_of: Sid | None) -> HistoryChange:
     """Return the repair of a manifest: the newest version that can be read, and the objects that follow it."""
-    base: dict[str, Any] = {}
-    for number in reversed(stream.numbers):
-        try:
-            base = read_version(found.files, stream.folder, number)
-            break
-        except HistoryError:
-            continue
+    base = _readable(found, stream)
     name = SurveyedStream(stream.folder, [], base).name
     if not base:
         if "." in stream.folder:
@@ -94,7 +94,8 @@ def _rebuilt(found: Survey, stream: SurveyedStream, sid_of: Sid | None) -> Histo
                 "sid": sid, "number": 0, "epoch": 0, "time": 0, "offset": 0, "first_ord": 0, "parts": []}  # fmt: skip
     parts = list(base["parts"])
     count = len(parts)
-    for part in sorted(_parts_of(found, name), key=lambda part: (part.first_ord, -part.end_ord)):
+    candidates = sorted(_parts_of(found, name), key=lambda part: (part.first_ord, -part.end_ord))
+    for part in candidates:
         end = parts[-1]["end_ord"] if parts else base["first_ord"]
         if part.first_ord == end or (part.first_ord > end and not base["parts"]):
             if part.first_ord != end:
@@ -104,11 +105,26 @@ def _rebuilt(found: Survey, stream: SurveyedStream, sid_of: Sid | None) -> Histo
         raise HistoryError(f"{stream.problem}, and no object has entries of this stream: run tidelog history forget")
     if not base["parts"]:
         base["first_ord"] = parts[0]["first_ord"]
+    listed = {part["name"] for part in parts}
+    dropped = [part for part in candidates if part.name not in listed]
     text = (
         f"write a new version of the manifest of stream {name.decode(errors='backslashreplace')!r}, with"
         f" {len(parts)} parts, of which {len(parts) - min(count, len(parts))} were found in objects ({stream.problem})"
     )
-    return HistoryChange(text, lambda: _write(found.files, stream, {**base, "parts": parts}))
+
+    def apply() -> None:
+        _drop(found, dropped, base.get("sid", 0))
+        _write(found.files, stream, {**base, "parts": parts})
+
+    return HistoryChange(text, apply)
+
+
+def _readable(found: Survey, stream: SurveyedStream) -> dict[str, Any]:
+    """Return the newest version of a manifest that can be read; {} if there is none."""
+    for number in reversed(stream.numbers):
+        with suppress(HistoryError):
+            return read_version(found.files, stream.folder, number)
+    return {}
 
 
 def _parts_of(found: Survey, stream: bytes) -> Iterable[HistoryPart]:
@@ -151,17 +167,15 @@ def _document(part: HistoryPart) -> dict[str, Any]:
 
 def _resumed(found: Survey) -> HistoryChange:
     """Return the change that permits deletions again: the state of the server is the valid one."""
-    deletions = found.deletions
-
     def apply() -> None:
         for stream in found.streams:
             if stream.document.get("offset"):
                 _write(found.files, stream, {**stream.document, "offset": 0})
-        _write_deletions(found, {**deletions, "offset": 0, "suspended": ""})
+        _write_deletions(found, {**found.deletions, "offset": 0, "suspended": ""})
 
     return HistoryChange(
         "permit deletions again: what the server does not have any more is deleted after tier-grace. They stopped,"
-        f" because {deletions['suspended']}",
+        f" because {found.deletions['suspended']}",
         apply,
     )
 
@@ -174,16 +188,22 @@ def forget_stream(found: Survey, name: bytes) -> HistoryChange:
         raise HistoryError(
             f"there is no history of a stream {name.decode(errors='backslashreplace')!r}: see tidelog history list"
         )
-    document = stream.document
+    document = stream.document or _readable(found, stream)
     if not document:
         document = {"format": "tidelog history manifest", "version": 1, "stream": stream.folder, "server": found.owner,
                     "sid": 0, "epoch": 0, "offset": 0}  # fmt: skip
         if "." in stream.folder:
             raise HistoryError(f"{stream.problem}, and the long name of its stream is unknown: restore the manifest")
+    dropped = stream.objects if not stream.problem else list(_parts_of(found, name))
+
+    def apply() -> None:
+        _drop(found, dropped, document.get("sid", 0))
+        _write(found.files, stream, {**document, "first_ord": 0, "parts": []})
+
     return HistoryChange(
         f"drop the history of stream {name.decode(errors='backslashreplace')!r} with {stream.entries:,} entries. The"
         " server copies the entries in its store again",
-        lambda: _write(found.files, stream, {**document, "first_ord": 0, "parts": []}),
+        apply,
     )
 
 
@@ -194,35 +214,74 @@ def forget_object(found: Survey, name: str) -> list[HistoryChange]:
         return [_unkept(found, f"{OBJECTS}/{name}")]
     if not listed:
         raise HistoryError(f"no manifest lists an object {name}: see tidelog history verify")
-    changes = []
-    for stream, part in listed:
-        left = [_document(one) for one in stream.objects if one.first_ord >= part.end_ord]
-        document = {**stream.document, "first_ord": part.end_ord, "parts": left}
-        changes.append(HistoryChange(
-            f"drop {range_of(stream, part)} and all entries before them from the manifest. The server still reads"
-            " the earlier ones, but other programs read them only from the server",
-            lambda its=stream, new=document: _write(found.files, its, new),  # type: ignore[misc]
-        ))  # fmt: skip
-    return changes
+    return [_forgotten(found, stream, part) for stream, part in listed]
+
+
+def _forgotten(found: Survey, stream: SurveyedStream, part: HistoryPart) -> HistoryChange:
+    """Return the change that drops an object, and those before it, from the manifest of a stream."""
+    left = [_document(one) for one in stream.objects if one.first_ord >= part.end_ord]
+
+    def apply() -> None:
+        dropped = [one for one in stream.objects if one.first_ord < part.end_ord]
+        _drop(found, dropped, stream.document.get("sid", 0))
+        _write(found.files, stream, {**stream.document, "first_ord": part.end_ord, "parts": left})
+
+    return HistoryChange(
+        f"drop {range_of(stream, part)} and all entries before them from the manifest. The server still reads"
+        " the earlier ones, but other programs read them only from the server",
+        apply,
+    )
 
 
 def _unkept(found: Survey, file: str) -> HistoryChange:
     """Return the change that lets the server delete an object that differs from its store."""
+
+    def apply() -> None:
+        now = int(time.time() * 1000)
+        files = [
+            [name, size, offset, now, holders, "removed"] if name == file else [name, size, offset, since, holders, why]
+            for name, size, offset, since, holders, why in found.deletions["files"]
+        ]
+        _write_deletions(found, {**found.deletions, "files": files})
+
+    return HistoryChange(f"delete {file} after tier-grace. It has entries that the server has lost", apply)
+
+
+def _drop(found: Survey, parts: Iterable[HistoryPart], sid: int) -> None:
+    """List objects that the next manifest of a stream will not list (Rule 1).
+
+    ``sid``: of the stream. 0: unknown. It is then unknown whether replicas need the objects, so they are only deleted
+    if the user forgets each of them.
+    """
+    before = found.deletions or {
+        "format": "tidelog history deletions", "version": 1, "server": found.owner, "number": 0, "epoch": 0, "floor": 0,
+        "grace": GRACE, "offset": 0, "suspended": "", "files": [],
+    }  # fmt: skip
     now = int(time.time() * 1000)
-    files = [
-        [name, size, offset, now, holders, "removed"] if name == file else [name, size, offset, since, holders, why]
-        for name, size, offset, since, holders, why in found.deletions["files"]
-    ]
-    return HistoryChange(
-        f"delete {file} after tier-grace. It has entries that the server has lost",
-        lambda: _write_deletions(found, {**found.deletions, "files": files}),
-    )
+    files = {file[0]: list(file) for file in before["files"]}
+    for part in parts:
+        if part.name not in found.objects:
+            continue
+        name = f"{OBJECTS}/{part.name}"
+        holders = [[sid, part.end_ord]] if sid else []
+        why = "removed" if sid else "differs"
+        if name in files:
+            holders += [one for one in files[name][4] if one not in holders]
+            why = "differs" if files[name][5] == "differs" else why
+        files[name] = [name, part.size, part.index_offset, now, holders, why]
+    if list(files.values()) != before["files"]:
+        _write_deletions(found, {**before, "files": list(files.values())})
 
 
 def _write_deletions(found: Survey, document: dict[str, Any]) -> None:
-    """Write the next version of the list of deletions."""
-    number = found.deletions["number"] + 1
-    found.files.create(f"{DELETIONS}/{number:020}.json", signed({**document, "number": number}))
+    """Write the next version of the list of deletions, which is then the one of the survey. Raises HistoryError."""
+    document = {**document, "number": document["number"] + 1}
+    name = f"{DELETIONS}/{document['number']:020}.json"
+    content = signed(document)
+    found.files.create(name, content)
+    if found.files.read(name) != content:
+        raise HistoryError(f"{found.files.url}/{name} differs from what was written")
+    found.deletions = document
 
 
 def forget_pin(found: Survey, name: str) -> HistoryChange:

@@ -13,6 +13,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -123,10 +124,15 @@ class HistoryFiles:
         path = Path(self._top) / name
         owner = (Path(self._top) / "owner.json").stat()
         temporary = path.parent / f".{secrets.token_hex(8)}"
+        is_root = os.geteuid() == 0
+        with suppress(FileExistsError):
+            path.parent.mkdir(mode=0o700)
+            if is_root:
+                os.chown(path.parent, owner.st_uid, owner.st_gid)
         try:
             with open(temporary, "xb") as file:
                 os.fchmod(file.fileno(), owner.st_mode & 0o777)
-                if os.geteuid() == 0:
+                if is_root:
                     os.fchown(file.fileno(), owner.st_uid, owner.st_gid)  # the server must be able to read it
                 file.write(data)
                 file.flush()

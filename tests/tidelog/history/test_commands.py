@@ -72,6 +72,8 @@ def test_damage(data: TieredServer) -> None:
     assert "nothing was changed" in run("forget", data.target, "--object", names[1], code=1, text="n\n")
     assert "1 change made" in run("forget", data.target, "--object", names[1], text="y\n")
     assert listed(data) == names[2:]
+    waiting = json.loads(run("list", data.target, "--json"))["waiting"]
+    assert [file["name"] for file in waiting] == [f"objects/{names[0]}"]
     assert "all intact" in run("verify", data.target)
     data.add("a", 20)
     copier = data.copier()
@@ -116,7 +118,13 @@ def test_forget(data: TieredServer) -> None:
     copier.delete()
     copier.now = CLOCK + 2 * GRACE
     copier.delete()
-    assert objects(data) == set(listed(data)), "the former objects are orphans"
+    assert objects(data) == {*names, *listed(data)}, "a replica can have references to them"
+    data.client("DEL", "a")
+    data.save()
+    for _ in range(2):
+        copier = data.copier(now=copier.now + 2 * GRACE)
+        copier.delete()
+    assert objects(data) == set()
     pin = data.target / "pins" / "x.json"
     pin.parent.mkdir()
     pin.write_bytes(signed({"format": "tidelog history pin", "version": 1, "owner": "me", "objects": None}))
@@ -130,6 +138,56 @@ def test_forget(data: TieredServer) -> None:
         ((), "name what to drop"),
     ):
         assert error in run("forget", data.target, *words, code=2 if not words else 1)
+
+
+@pytest.mark.parametrize("version", [3, 1])
+def test_forget_a_stream_with_a_damaged_manifest(data: TieredServer, version: int) -> None:
+    """An older version of the manifest has the number of its stream. Without it, the objects are retained."""
+    _, names = three(data)
+    for path in (data.target / "streams" / "a").iterdir():
+        if int(path.name[:20]) >= version:
+            path.write_bytes(b"damaged")
+    run("forget", data.target, "--stream", "a", "--yes")
+    data.copier().run()
+    data.check("a", 10)
+    data.client("DEL", "a")
+    data.save()
+    now = CLOCK
+    for _ in range(4):
+        copier = data.copier(now=now)
+        copier.delete()
+        now += 2 * GRACE
+    assert objects(data) == (set() if version > 1 else set(names))
+    if version == 1:
+        assert "3 objects with" in run("list", data.target)
+
+
+def test_repair_retains_objects_for_replicas(data: TieredServer) -> None:
+    """A manifest without the objects before a lost one."""
+    _, names = three(data)
+    for path in (data.target / "streams" / "a").iterdir():
+        path.write_bytes(b"damaged")
+    (data.target / "objects" / names[1]).unlink()
+    run("repair", data.target, "--url", f"redis://127.0.0.1:{data.port}", "--yes")
+    assert listed(data) == names[2:]
+    copier = data.copier()
+    (file,) = copier.deletions.current.files
+    assert (file.name, file.why, [end for _, end in file.holders]) == (f"objects/{names[0]}", "removed", [10])
+
+
+def test_forget_more_than_one(data: TieredServer) -> None:
+    """The list of deletions gets a version for each change. It keeps what it had."""
+    copier, _ = three(data)
+    data.add("b", 25)
+    copier.run()
+    evict(data, 50)
+    copier.delete()
+    before = copier.deletions.current
+    run("forget", data.target, "--stream", "a", "--stream", "b", "--yes")
+    after = data.copier().deletions.current
+    assert after.number == before.number + 2
+    assert {file.name for file in after.files} == {f"objects/{name}" for name in objects(data)}
+    assert set(before.files) <= set(after.files)
 
 
 def test_an_older_copy_of_the_data_directory(data: TieredServer) -> None:
