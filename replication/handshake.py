@@ -11,7 +11,9 @@
       with cluster-enabled also capa node-...              see ``members``
       in a server group also capa group-...                see ``members``
       also capa repair                                     it answers requests for nodes, see ``nodes``
-    REPLCONF listening-port 6380              +OK          the leader shows it in INFO
+      with tier-url also capa tier                         it compares its store with the leader's history
+    REPLCONF listening-port 6380              +OK [owner]  the leader shows it in INFO; owner: after capa tier, the ID
+                                                           that owns the leader's history, 40 hex digits
     REPLCONF ip-address 10.0.0.2              +OK          if replica-announce-ip is set
     REPLCONF history 4711:2864434397          +OK          crc32 of this log's bytes from offset 4711 to its end; twice
                                                            (history 4711:... history 123:...) if the log holds more
@@ -50,10 +52,12 @@ from replication.nodes import REPAIR
 
 VERSION = 1  # version of the link protocol: requests and frames
 DELTA = b"delta"  # a capability: the replica has nodes and can report them (persistence.noderuns)
+TIER = b"tier"  # a capability: the replica needs to know who owns the leader's history
 LONGEST_LINE = 4096  # maximum size of a reply, including its line feed
 MOST_EMPTY = 1000  # maximum empty lines before a reply
 # Exactly what a leader sends: the ID becomes part of the file ``replication``, and the offset that of the log.
 LINEAGE = re.compile(r"(?:0|[1-9][0-9]{0,17})(?: [0-9a-f]{40}:(?:0|[1-9][0-9]{0,17})){1,50}", re.ASCII)
+OWNED = re.compile(r"\+OK ([0-9a-f]{40})")
 ANSWER = re.compile(r"\+(?:CONTINUE ([0-9a-f]{40})|FULLRESYNC ([0-9a-f]{40}) (0|[1-9][0-9]{0,17})( DELTA)?)")
 
 
@@ -128,6 +132,7 @@ class Introduction:
     rewind: Callable[[int], tuple[int, int] | None] | None = None
     rewound: bool = False  # ``offset`` is that of Rule 2
     group: GroupAnnouncement | None = None  # as which member of a server group; None: of none
+    tier: bool = False  # tier-url is set
 
 
 @dataclass(slots=True)
@@ -156,6 +161,7 @@ class Handshake:
         self._buffer = b""
         self._empty = 0  # number of lines since the last reply
         self.leader: Lineage | None = None  # None: the leader is of an earlier version, or has not replied yet
+        self.owner = ""  # the ID that owns the leader's history; "": the leader has not sent it
         self.answer: PsyncAnswer | None = None
         self.rest = b""  # bytes after the answer: the first frames
 
@@ -200,6 +206,9 @@ class Handshake:
             self.leader = Lineage.decode(text.removeprefix("+OK").removeprefix(" "))
             if self.leader is not None and self._who.lineage is not None:
                 self._compare(self.leader, self._who.lineage)
+        if step == "REPLCONF listening-port":
+            owned = OWNED.fullmatch(text)
+            self.owner = "" if owned is None else owned[1]
         self._at += 1
         return self._steps[self._at][1]
 
@@ -257,6 +266,8 @@ def _steps(who: Introduction) -> Iterator[tuple[str, bytes]]:
         capabilities += ["capa", DELTA]
     if who.group is not None:
         capabilities += ["capa", who.group.capability()]
+    if who.tier:
+        capabilities += ["capa", TIER]
     yield "REPLCONF tidelog", request("REPLCONF", "tidelog", VERSION, *capabilities)
     yield "REPLCONF listening-port", request("REPLCONF", "listening-port", who.port)
     if who.announce_ip:

@@ -23,6 +23,7 @@ class ReplicationConnection(asyncio.Protocol):
         self._handshake: Handshake | None = None  # the handshake in progress
         self._answer: PsyncAnswer | None = None
         self.leader: Lineage | None = None  # the leader's history; None: unknown
+        self.owner = ""  # the ID that owns the leader's history; "": unknown
         self._decoder = FrameDecoder()
         self._frames: deque[ReplicationFrame] = deque()
         self._queued = 0  # bytes in ``_frames``
@@ -54,6 +55,7 @@ class ReplicationConnection(asyncio.Protocol):
                     return
                 data = self._handshake.rest
                 self._answer, self.leader = self._handshake.answer, self._handshake.leader
+                self.owner = self._handshake.owner
                 self._handshake = None
                 self._news.set()
             for frame in self._decoder.feed(data):

@@ -174,6 +174,8 @@ class RespServer:
         self.tiering = Tiering(
             parts, self.membership, self.history_reads, checkpoint=lambda: self.checkpoints.make_room()
         )
+        self.tiering.leader_owner = lambda: self.link.history_owner
+        self.replicas.history_owner = self.tiering.announced_owner
         self.stats = Reporting(
             parts,
             ReportSources(

@@ -1,7 +1,7 @@
-"""A replica's part in tiering: it frees the nodes of its store that its leader has copied, and writes nothing.
+"""A replica's part in tiering: it frees the nodes of its store that its leader has copied, and writes no history.
 
-Rule 1: the history must belong to the replica's server group. Without a group, it can belong to anyone: the replica has
-the ``tier-url`` of its leader, whose ID it does not know. Entries leave the store only if objects have the same ones.
+Rule 1: the history must belong to the replica's server group or, without a group, to its leader. Another owner would
+not know which objects the replica needs. If the replica already has references to them, it writes a pin (``adopting``).
 Rule 2: a stream is looked up in the object store only while its next node is due. One whose leader has not copied it
 yet takes one request per pass.
 """
@@ -16,7 +16,7 @@ from persistence.tiering.deletionlist import DeletionList
 from persistence.tiering.freeing import FreedNode, Freeing
 from persistence.tiering.manifests import ManifestStore
 from persistence.tiering.objectstore import HistoryStore
-from persistence.tiering.ownership import owner_of
+from persistence.tiering.ownership import is_claimed
 from persistence.tiering.tieringpass import MOST_PROBLEMS
 from resp.errors import CorruptError
 from storage.model.ids import MASK64
@@ -29,7 +29,7 @@ class Following:
         self, store: HistoryStore, server: str, found: Callable[[list[FreedNode]], None], progress: Callable[[], None],
         warn: Callable[[str], None],
     ) -> None:  # fmt: skip
-        """``server``: the ID of the server group; "" without one. The others: see ``Freeing`` and ``ManifestStore``."""
+        """``server``: the ID of the owner. The others: see ``Freeing`` and ``ManifestStore``."""
         self._store = store
         self._server = server
         self._found = found
@@ -45,11 +45,10 @@ class Following:
         """
         manifests = self._manifests
         if manifests is None:
-            owner = owner_of(self._store, self._server)
-            if not owner:
+            if not is_claimed(self._store, self._server):
                 return []
-            deletions = DeletionList(self._store, owner, lambda: 0)  # which a replica neither reads nor writes
-            self._manifests = manifests = ManifestStore(self._store, owner, self._warn, deletions, lambda: 0)
+            deletions = DeletionList(self._store, self._server, lambda: 0)  # a replica neither reads nor writes it
+            self._manifests = manifests = ManifestStore(self._store, self._server, self._warn, deletions, lambda: 0)
             self._freeing = Freeing(self._store, manifests, self._found, self._progress)
         problems: list[str] = []
         seen: set[int] = set()

@@ -3,9 +3,10 @@
 A process rather than a thread: encoding takes the GIL for seconds, and a driver that hangs can only be killed with its
 process. It reads requests from standard input, one JSON object per line, and writes lines to standard output:
 
-    {"url": ..., "server": ID, "seconds": 60, "follows": false}
-                                                   the first line: the prefix, its owner ("": unknown), the limit of a
-                                                   call, and whether this is a replica (``following``)
+    {"url": ..., "server": ID, "seconds": 60, "follows": false, "self": ID}
+                                                   the first line: the prefix, its owner, the limit of a call, whether
+                                                   this is a replica (``following``), and the ID of a replica without
+                                                   a server group
     {"directory": ..., "epoch": 0, "before": ms, "offset": -1, "floor": 0, "frees": false, "seconds": 60,
      "grace": 86400, "end": 0}                     a pass, see ``PassRequest`` and, unless "grace" is null,
                                                    ``DeletionRequest``
@@ -60,6 +61,7 @@ class Helper:
         self._state = TieringState()
         self._store = HistoryStore(first["url"], first["seconds"], self._progress)
         self._server: str = first["server"]
+        self._self: str = first["self"]
         self._deletions = DeletionList(self._store, self._server, _now)
         self._manifests = ManifestStore(
             self._store, self._server, lambda text: self._write(warning=text), self._deletions, _now
@@ -88,7 +90,13 @@ class Helper:
         """Run a pass. Raises HistoryStoreError, CorruptError, OSError."""
         self._store.seconds = request["seconds"]
         if self._following is not None:
-            problems = self._following.run(Path(request["directory"]), request["before"])
+            directory = Path(request["directory"])
+            try:
+                problems = self._following.run(directory, request["before"])
+            except ForeignPrefixError:
+                if self._self:  # it can have references from when it followed the owner
+                    adopt(self._store, self._self, directory, _now(), self._progress)
+                raise
             self._write(done=True, complete=True, problems=problems[:MOST_PROBLEMS], undeleted=[])
             return
         if self._foreign is not None:

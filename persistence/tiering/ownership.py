@@ -51,18 +51,17 @@ def claim(store: HistoryStore, server: str) -> None:
     _require(store, found, server)
 
 
-def owner_of(store: HistoryStore, server: str) -> str:
-    """Return the ID of the owner of the prefix; "" if it has none yet.
+def is_claimed(store: HistoryStore, server: str) -> bool:
+    """Return whether a server owns the prefix; False if nobody does. Raises HistoryStoreError, CorruptError.
 
-    ``server``: the only owner that is allowed; "": any. Raises HistoryStoreError, CorruptError.
+    Raises ForeignPrefixError if another one owns it.
     """
     try:
         found = owner.decode(store.read(owner.NAME))
     except MissingFileError:
-        return ""
-    if server:
-        _require(store, found, server)
-    return found
+        return False
+    _require(store, found, server)
+    return True
 
 
 def _require(store: HistoryStore, found: str, server: str) -> None:

@@ -113,6 +113,7 @@ class LeaderLink(ServerPart):
         self._sent_at = 0  # ms (monotonic) of the last acknowledgement
         self._ending: set[asyncio.Future[None]] = set()  # tasks of stopped links, and the one that opens a copy
         self._session: Session | None = None  # the session of the link, for CLIENT LIST
+        self.history_owner: str | None = None  # as the leader has last sent it; "": it did not; None: no answer yet
 
     # -- start and stop ------------------------------------------------------------------------------------------
     @property
@@ -144,7 +145,7 @@ class LeaderLink(ServerPart):
         return follower is not None and (follower.host.lower(), follower.port) == (host.lower(), port)
 
     def start(self, host: str, port: int, force: bool = False) -> None:
-        self._force = force
+        self._force, self.history_owner = force, None
         self._follower = LeaderFollower(self, host, port, FIRST_WAIT if self.group is None else SOON)
 
     def retry(self) -> bool:
@@ -189,6 +190,7 @@ class LeaderLink(ServerPart):
             config.masteruser, config.masterauth.encode("utf-8", "surrogateescape"),
         )  # fmt: skip
         who.failover = self.takeover
+        who.tier = bool(config.tier_url)
         who.member = self.cluster.me() if self.cluster.enabled else None
         who.delta = disk.store.has_nodes
         who.lineage = self._replicas.lineage()
@@ -465,10 +467,18 @@ class LeaderLink(ServerPart):
         if follower is None:
             return
         self._show(follower)
+        if follower.link is not None and follower.state in ("sync", "connected"):
+            self._note_owner(follower.link.owner)
         if follower.up:
             self.ack_requested()
             self._note_complete()
         self._events.on_change()
+
+    def _note_owner(self, owner: str) -> None:
+        changed = owner != (self.history_owner or "")
+        self.history_owner = owner
+        if changed and self._replicas.feeds:
+            self._replicas.drop_all("the leader's history has another owner, which they ask for again")
 
     def link_failed(self, error: Exception) -> None:
         self._events.on_failure(error)

@@ -30,7 +30,7 @@ from persistence.log import GoneError, Log
 from replication import formats, frames
 from replication.backupfeed import CONTINUOUS, BackupFeed
 from replication.feed import ReplicaFeed
-from replication.handshake import DELTA, VERSION, Lineage
+from replication.handshake import DELTA, TIER, VERSION, Lineage
 from replication.members import ClusterMember, GroupAnnouncement, announced
 from replication.nodes import REPAIR
 from resp import errors, reply
@@ -63,6 +63,7 @@ class Announcement:
     delta: bool = False  # it can report its nodes, see ``replication.handshake``
     group: GroupAnnouncement | None = None  # as which member of a server group
     repairs: bool = False  # it answers requests for nodes
+    tier: bool = False  # it needs to know who owns the history
     continuous: bool = False  # with ``copy_only``: a backup that follows the log
 
     @property
@@ -99,6 +100,7 @@ class Announcement:
             self.delta = self.delta or value == DELTA
             self.group = GroupAnnouncement.announced(value) or self.group
             self.repairs = self.repairs or value == REPAIR
+            self.tier = self.tier or value == TIER
             self.continuous = self.continuous or value == CONTINUOUS
         elif name not in (b"version", b"rdb-filter-only"):
             text = option.decode("utf-8", "replace")
@@ -145,6 +147,7 @@ class Replicas(ServerPart):
         self.group_id = ""  # of the server group; "": this server is in none, or does not know it yet
         self.too_few_in_sync = False  # the in-sync set of the group has fewer members than min-in-sync
         self.group: GroupOwner | None = None
+        self.history_owner: Callable[[], str] = lambda: ""  # the ID that owns the history; "": unknown
         self.full_syncs = 0
         self.partial_syncs = 0
         self.refused_partial = 0
@@ -190,6 +193,8 @@ class Replicas(ServerPart):
             if self._gates.loading:  # without a description of the history, the replica would take any copy
                 raise CommandError(errors.LOADING)
             return reply.simple(b"OK " + self.lineage().encode())
+        if options and options[0].lower() == b"listening-port" and who.tier and (owner := self.history_owner()):
+            return reply.simple(b"OK " + owner.encode())
         return reply.OK
 
     def lineage(self) -> Lineage:

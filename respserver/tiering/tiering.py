@@ -6,7 +6,9 @@ Rule 3: in a server group, and with ``replica-acks``, only confirmed records are
 nothing until its store has all records of its log: the history can contain entries that its last checkpoint lacks.
 Rule 4: with ``tier-free``, nodes leave the store after the helper has compared them with the bytes that the object
 store returns (``persistence.tiering.freeing``). The store replaces a node only if it is the one that was compared. The
-helper of a replica does only this, with the objects of its leader.
+helper of a replica does only this, with the objects of its leader. A replica outside a server group learns from its
+leader who owns the leader's history (``replication.handshake``). If the prefix belongs to another server, such as the
+one from whose backup the leader was restored, it frees nothing: that server would not know which objects it needs.
 
 Decision: a pass runs every ``tier-interval`` and copies everything that is due, rather than each node as soon as it is
 due. The number of objects then depends on the interval, not on the number of nodes: one object per interval on a quiet
@@ -78,6 +80,8 @@ class Tiering(ServerPart):
         self._error = ""  # of the last pass
         self._works = False  # the last pass had no error
         self._server_id = ""  # without a server group; "": not read yet
+        self.leader_owner: Callable[[], str | None] = lambda: None  # see ``LeaderLink.history_owner``
+        self._server = ""  # the owner for which the helper was started
         self._freed: list[tuple[bytes, bytes, bytes]] = []  # nodes that the store can replace, see ``Store.free``
         self._freeing: asyncio.Task[None] | None = None
         self._freed_nodes = self._freed_bytes = 0
@@ -110,7 +114,7 @@ class Tiering(ServerPart):
             self._follows = epoch == FOLLOWS
             self._covered, self._idle_since, self._error, self._works = 0, None, "", False
             self._waiting, self._deletion_error = (0, 0), ""
-        if self._helper is not None and epoch != self._began:
+        if self._helper is not None and (epoch != self._began or (epoch == FOLLOWS and self._server != self._owner())):
             self._helper.kill()
             if self._task is None:
                 self._task = self._loop.create_task(self._discard())
@@ -137,7 +141,7 @@ class Tiering(ServerPart):
         if self._gates.loading:
             return None
         if self._data.follower:
-            joined = self._group is None or self._group.group_id
+            joined = self.leader_owner() is not None if self._group is None else self._group.group_id
             return FOLLOWS if self._config.tier_free and joined else None
         if self._group is None:
             return 0
@@ -173,10 +177,18 @@ class Tiering(ServerPart):
         if self._helper is None or self._began != epoch:
             await self._end_helper()
             follows = epoch == FOLLOWS
-            server = self._owner(follows)
+            self._server = self._owner()
+            if not self._server:
+                raise HelperError(
+                    "the leader has not sent the ID of its history's owner, so it is unknown whether objects remain"
+                    " while this replica needs them: set tier-url at the leader, and upgrade it"
+                )
             self._began = epoch
             self._helper = await HelperProcess.start(self._note)
-            first = {"url": config.tier_url, "server": server, "seconds": config.tier_timeout, "follows": follows}
+            first = {
+                "url": config.tier_url, "server": self._server, "seconds": config.tier_timeout, "follows": follows,
+                "self": self._own_id() if follows and self._group is None else "",
+            }  # fmt: skip
             await self._helper.request(first, config.tier_timeout)
         age = config.tier_after * 1000
         request = {
@@ -204,13 +216,25 @@ class Tiering(ServerPart):
         else:
             self._retry = SOON_MS
 
-    def _owner(self, follows: bool) -> str:
-        """Return the ID that owns the prefix: that of the server group or of this server; "" on a replica without a
-        group. Raises HelperError."""
+    def _owner(self) -> str:
+        """Return the ID that owns the prefix: that of the server group, of this server, or of the leader of a replica
+        without a group; "" if the leader has not sent it. Raises HelperError."""
         if self._group is not None:
             return self._group.group_id
-        if follows:
+        if self._data.follower:
+            return self.leader_owner() or ""
+        return self._own_id()
+
+    def announced_owner(self) -> str:
+        """Return the ID that owns the history, for replicas; "" if there is none, or it is unknown."""
+        if not self._config.tier_url:
             return ""
+        with suppress(HelperError):
+            return self._owner()
+        return ""
+
+    def _own_id(self) -> str:
+        """Return the ID of this server. Raises HelperError."""
         try:
             self._server_id = nodeid.load(Path(self._config.dir))
             return self._server_id

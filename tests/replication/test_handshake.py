@@ -46,6 +46,14 @@ FULL = [
 ]
 
 
+OWNED = [
+    PLAIN[0],
+    (INTRODUCED.replace(b"*7", b"*9") + b"$4\r\ncapa\r\n$4\r\ntier\r\n", b"+OK\r\n"),
+    (PLAIN[2][0], b"+OK %b\r\n" % ID.encode()),
+    PLAIN[3],
+]
+
+
 def plain() -> Handshake:
     return Handshake(Introduction("?", -1, 6380))
 
@@ -231,3 +239,15 @@ def test_a_replica_asks_by_an_id_that_its_leader_knows() -> None:
     assert handshake.feed(b"+OK\r\n") == request("REPLCONF", "history", "80:1")
     assert handshake.feed(b"+OK\r\n") == request("PSYNC", THIRD, 90)
     assert not who.rewound
+
+
+@pytest.mark.parametrize(
+    ("said", "owner"), [(b"+OK " + ID.encode(), ID), (b"+OK", ""), (b"+OK " + ID.upper().encode(), ""), (b"+OK x", "")]
+)
+def test_the_owner_of_the_leaders_history(said: bytes, owner: str) -> None:
+    handshake = Handshake(Introduction("?", -1, 6380, tier=True))
+    sent = handshake.start()
+    for expected, answer in OWNED:
+        assert sent == expected
+        sent = handshake.feed(said + b"\r\n" if answer.startswith(b"+OK ") else answer)
+    assert (handshake.owner, handshake.answer) == (owner, PsyncAnswer(ID, 4711))

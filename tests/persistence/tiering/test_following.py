@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 import shutil
 from contextlib import suppress
@@ -12,9 +13,11 @@ import pytest
 from persistence.store import Store
 from persistence.tiering.following import Following
 from persistence.tiering.freeing import FreedNode
+from persistence.tiering.helper import Helper
 from persistence.tiering.objectstore import Files, HistoryStore, HistoryStoreError, LocalFiles
+from persistence.tiering.ownership import ForeignPrefixError
 from persistence.tiering.source import AGELESS
-from storage.history import objectfile, owner
+from storage.history import objectfile, owner, pins
 from storage.model.ids import MASK64
 from storage.nodes import reference
 from tests.persistence.tiering.kit import SERVER, Entry, FaultyFiles, TieredServer
@@ -128,13 +131,24 @@ def test_changed_bytes(copied: TieredServer, name: str) -> None:
 def test_the_owner(copied: TieredServer) -> None:
     with pytest.raises(HistoryStoreError, match="belongs to another server or server group"):
         Replica(copied, server="7" * 40).run()
-    anyone = Replica(copied, server="")
-    assert (anyone.run(), len(anyone.found)) == ([], 6), "a replica without a group"
     (copied.target / owner.NAME).unlink()
     later = Replica(copied)
     assert (later.run(), later.found) == ([], []), "the leader has not begun"
     (copied.target / owner.NAME).write_bytes(owner.encode(SERVER))
     assert (later.run(), len(later.found)) == ([], 6)
+
+
+def test_references_to_objects_of_another_owner(copied: TieredServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replica outside a group pins them: it has followed the owner, and now follows another server."""
+    monkeypatch.setattr("persistence.tiering.adopting.references", lambda *_: {"x.tide"})
+    for own in ("", "8" * 40):
+        first = {"url": str(copied.target), "server": "7" * 40, "seconds": 30, "follows": True, "self": own}
+        helper = Helper(first, io.StringIO())
+        with pytest.raises(ForeignPrefixError, match="belongs to another server"):
+            helper.serve({"directory": str(copied.copied), "before": AGELESS, "seconds": 30})
+        assert (copied.target / "pins").exists() == bool(own)
+    (pin,) = (copied.target / "pins").iterdir()
+    assert pins.decode(pin.read_bytes()).objects == frozenset({"x.tide"})
 
 
 def test_streams_that_differ(copied: TieredServer) -> None:

@@ -7,12 +7,13 @@ import signal
 from pathlib import Path
 from typing import Any
 
+from storage.history import owner
 from tests.persistence.tiering.kit import Entry
 from tests.respserver.tiering.test_freeing import COUNT, FREED, add, empty_cache, wait_until_freed
 from tests.respserver.tiering.test_tiering import alive, await_copy, fields, helpers, leader_of, leads, tiered
 from tests.waiting import eventually
 from tests.wire.rawclient import Raw
-from tidelog.testing import Server
+from tidelog.testing import Server, running_server
 
 OPTIONS: dict[str, Any] = {"tier_free": "yes", "node_cache_size": "0", "save": ""}
 
@@ -59,6 +60,37 @@ def test_a_replica_frees_what_its_leader_has_copied(tmp_path: Path) -> None:
                 eventually(lambda: reader("XRANGE", "a", "-", "+") == more)
                 assert reader("CONFIG", "SET", "tier-free", "no") == b"OK"
                 eventually(lambda: _copiers(replica) == [], "nothing to do for the helper")
+
+
+def test_replicas_whose_leader_does_not_own_the_prefix(tmp_path: Path) -> None:
+    """Nobody else would know which objects they need. A replica of a replica learns the owner from it, also later."""
+    target = tmp_path / "target"
+    target.mkdir()
+    owned = target / owner.NAME
+    owned.write_bytes(owner.encode("5e" * 20))
+    with tiered(target, save="") as leader, Raw(leader.port) as client:
+        follow: dict[str, Any] = {**OPTIONS, "replicaof": f"{leader.host} {leader.port}"}
+        with tiered(target, **follow) as middle, Raw(middle.port) as reader:
+            follow["replicaof"] = f"{middle.host} {middle.port}"
+            with tiered(target, **follow) as last, Raw(last.port) as other:
+                for each in (reader, other):
+                    eventually(lambda its=each: "5e5e" in fields(its)["tier_last_error"])  # type: ignore[misc]
+                owned.unlink()
+                add(client, COUNT)
+                for each in (reader, other):
+                    saved(each, COUNT)
+                    wait_until_freed(each, FREED)
+                assert reader("REPLICAOF", "NO", "ONE") == b"OK"
+                eventually(lambda: "belongs to another server" in fields(other)["tier_last_error"])
+
+
+def test_a_leader_without_a_history(tmp_path: Path) -> None:
+    with (
+        running_server(save="") as leader,
+        tiered(tmp_path, **OPTIONS, replicaof=f"{leader.host} {leader.port}") as replica,
+        Raw(replica.port) as reader,
+    ):
+        eventually(lambda: "the leader has not sent the ID" in fields(reader)["tier_last_error"])
 
 
 def _copiers(server: Server) -> list[int]:
