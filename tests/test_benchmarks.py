@@ -265,7 +265,8 @@ def test_sql() -> None:
     command = [sys.executable, "-m", "benchmarks.sql", "--rows", "20000", "--rounds", "1"]
     env = os.environ | {"PYTHONPATH": str(ROOT)}
     out = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=110, check=True, env=env).stdout
-    assert re.search(r"^tidelog sql \d+\.\d s, pandas \d+\.\d s: \d+\.\d\d times as fast", out, re.MULTILINE)
+    for source in ("server", "direct"):
+        assert re.search(rf"^tidelog sql --history {source}: \d+\.\d s, \d+\.\d\d times as fast", out, re.MULTILINE)
 
 
 @pytest.mark.slow

@@ -98,7 +98,8 @@ def test_xautoclaim_passes_a_damaged_node(tmp_path: Path, form: tuple[str, ...])
                 claimed += found if form else [row[0] for row in found]
             assert claimed == ids[:10] + ids[20:]
             assert [row[0] for row in raw("XPENDING", "s", "g", "-", "+", 100, "one")] == ids[10:20]
-        assert len(log_of(server)) == 1
+        eventually(lambda: any("damaged" in line for line in server.output))  # the periodic work logs it
+        assert len(log_of(server)) == 1, server.output
 
 
 def test_appends_do_not_need_the_last_node(tmp_path: Path) -> None:
