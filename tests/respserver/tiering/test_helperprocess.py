@@ -21,7 +21,7 @@ SERVER = "5e" * 20
 
 
 def first(target: Path) -> dict[str, Any]:
-    return {"url": str(target), "server": SERVER, "seconds": 30, "follows": False}
+    return {"url": str(target), "server": SERVER, "seconds": 30, "follows": False, "self": ""}
 
 
 def test_a_helper_serves_and_ends_when_it_is_killed_or_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
