@@ -9,8 +9,11 @@ All of this is verified again immediately before.
 Rule 2: only what the store contradicts is removed: entries below the first ordinal of their stream, and streams that do
 not exist any more. Only a store in which all records are confirmed counts, and that has all records of the log from
 before this server began to lead: the last checkpoint of a new leader can lack some that the former leader had. It must
-also have the records of the store from which the manifest was written. If even the log is older than the history, the
-data directory was replaced by an older copy, and nothing is deleted.
+also have the records of the store from which the manifest was written.
+Rule 2a: if even the log lacks records of the log from which the history was written, the data directory was replaced by
+an older copy, and nothing is deleted. This is verified before each pass. Such a log may have grown since, so not only
+the offsets are compared: the list of deletions has the replication ID of the log of the last leader, which has written
+the list before anything else.
 Rule 3: an object that no manifest lists, such as that of a process that was killed, is an orphan. It also waits for
 ``tier-grace``. It is deleted only if its entries were removed, or are in other objects of the manifests. The epoch in
 its name must not be later than that of this leader.
@@ -64,7 +67,7 @@ class DeletionRequest:
     epoch: int  # of the leader
     offset: int  # see ``PassRequest``
     floor: int  # likewise
-    end: int  # of the server's log: records up to this offset exist
+    points: dict[str, int]  # the server's log: see ``History.points``
     grace: int  # ms
     waiting: frozenset[str]  # the files that waited before this process reported nodes that can leave the store
 
@@ -101,41 +104,56 @@ class Deleting:
         self.totals = DeletionTotals()
         self.problems: list[str] = []
 
-    def sweep(self, wanted: DeletionRequest, copied: dict[int, CopiedTo]) -> None:
-        """Remove what the store no longer has. ``copied``: see ``TieringState``; it is updated.
+    def prepare(self, wanted: DeletionRequest) -> None:
+        """Verify before a pass that the log of this server has all records of the history. Otherwise, suspend
+        deletions (Rule 2a).
 
         Raises TimedOutError, OSError. Other errors are in ``problems``.
         """
         self.problems = []
+        self._guarded(wanted, lambda: self._check_log(wanted.points))
+
+    def sweep(self, wanted: DeletionRequest, copied: dict[int, CopiedTo]) -> None:
+        """Remove what the store no longer has, after ``prepare``. ``copied``: see ``TieringState``; it is updated.
+
+        Raises TimedOutError, OSError. Other errors are in ``problems``.
+        """
+        self._guarded(wanted, lambda: self._sweep(wanted, copied))
+        waiting = [file for file in self._deletions.current.files if not file.kept]
+        self.totals.waiting_objects = sum(1 for file in waiting if OBJECT.fullmatch(file.name))
+        self.totals.waiting_bytes = sum(file.size for file in waiting)
+
+    def _guarded(self, wanted: DeletionRequest, call: Callable[[], None]) -> None:
+        """Call a function with the newest list of deletions."""
         self._deletions.epoch, self._deletions.grace = wanted.epoch, wanted.grace
         try:
-            self._sweep(wanted, copied)
+            if self._is_loaded and not self._deletions.is_newest():
+                self._forget()
+            if not self._is_loaded:
+                self._load(wanted.epoch)
+            if self._deletions.problem:
+                raise CorruptError(self._deletions.problem)
+            call()
         except NotReadyError:
             pass  # a later sweep continues
         except TimedOutError:
             raise
         except (HistoryStoreError, CorruptError) as error:
-            self.problems.append(str(error))
+            self._report(str(error))
             self._forget()
-        waiting = [file for file in self._deletions.current.files if not file.kept]
-        self.totals.waiting_objects = sum(1 for file in waiting if OBJECT.fullmatch(file.name))
-        self.totals.waiting_bytes = sum(file.size for file in waiting)
+
+    def _report(self, problem: str) -> None:
+        if problem not in self.problems:
+            self.problems.append(problem)
 
     def _sweep(self, wanted: DeletionRequest, copied: dict[int, CopiedTo]) -> None:
-        if self._is_loaded and not self._deletions.is_newest():
-            self._forget()
-        if not self._is_loaded:
-            self._load(wanted.epoch)
-        if self._deletions.problem:
-            raise CorruptError(self._deletions.problem)
+        if self._is_suspended():
+            return
         with self._view(wanted) as view:
             sids = {known.sid for known in self._listing.streams.values()}
             sids.update(sid for file in self._deletions.current.files for sid, _ in file.holders)
             found = list(view.streams(lambda its: its.sid in sids or its.name in self._listing.streams))
             store = _Store(view.offset, {its.name for its in found}, {its.sid: its for its in found})
-            end = max(wanted.end, view.offset)
-        if self._is_suspended(end):
-            return
         self._deletions.offset = store.offset
         self._trim(store, wanted.epoch, copied)
         self._delete_versions()
@@ -182,20 +200,30 @@ class Deleting:
         with ready(wanted.directory, wanted.offset, wanted.floor) as view:
             yield view
 
-    def _is_suspended(self, end: int) -> bool:
-        """Return whether nothing may be deleted (Rule 2). ``end``: of the server's log."""
-        current = self._deletions.current
+    def _check_log(self, points: dict[str, int]) -> None:
+        """Suspend deletions if the log lacks records of the history. Otherwise, record whose log this is (Rule 2a)."""
+        current, own = self._deletions.current, next(iter(points))
         if not current.suspended:
-            latest = max((known.offset for known in self._listing.streams.values()), default=0)
+            latest = max([current.offset, *(known.offset for known in self._listing.streams.values())])
+            end = points.get(current.log or own, 0)
             if latest > end:
                 text = (
-                    f"the history was written at log offset {latest}, but the log of this server ends at {end}:"
-                    " its data directory seems to be an older copy"
-                )
+                    f"the history was written at log offset {latest}, but the log of this server ends at {end}"
+                    if current.log in ("", own) else
+                    f"the history was written at offset {latest} of a log with the ID {current.log}, of which this"
+                    f" server has the records up to {end}"
+                )  # fmt: skip
+                text += ": its data directory seems to be an older copy"
                 self._deletions.save(replace(current, suspended=text))
-                current = self._deletions.current
+            elif current.log != own:
+                self._deletions.save(replace(current, log=own))
+        self._is_suspended()
+
+    def _is_suspended(self) -> bool:
+        """Return whether nothing may be deleted, and report it."""
+        current = self._deletions.current
         if current.suspended:
-            self.problems.append(
+            self._report(
                 f"no object is deleted, because {current.suspended}. Check the data. Then run tidelog history repair"
             )
         return bool(current.suspended)

@@ -8,8 +8,9 @@ process. It reads requests from standard input, one JSON object per line, and wr
                                                    this is a replica (``following``), and the ID of a replica without
                                                    a server group
     {"directory": ..., "epoch": 0, "before": ms, "offset": -1, "floor": 0, "frees": false, "seconds": 60,
-     "grace": 86400, "end": 0}                     a pass, see ``PassRequest`` and, unless "grace" is null,
-                                                   ``DeletionRequest``
+     "grace": 86400, "points": {ID: offset}, "deletes": true}
+                                                   a pass, see ``PassRequest``, ``DeletionRequest``, and whether it also
+                                                   deletes
 
     {"calls": 9, "failed": 0, "objects": 1, "entries": 1000, "bytes": 5000, "deleted_objects": 0, "deleted_bytes": 0,
      "waiting": [0, 0]}                            the totals of the process; objects and bytes that wait for deletion
@@ -108,20 +109,18 @@ class Helper:
             Path(request["directory"]), request["epoch"], request["before"], request["offset"], request["floor"],
             request["frees"],
         )  # fmt: skip
+        deletion = DeletionRequest(
+            wanted.directory, wanted.epoch, wanted.offset, wanted.floor, request["points"], request["grace"] * 1000,
+            waiting,
+        )  # fmt: skip
+        self._deleting.prepare(deletion)
         one = TieringPass(wanted, self._state, self._store, self._manifests, self._progress)
         complete = one.run()
         if wanted.frees:
             self._free(wanted, one.problems)
-        undeleted: list[str] = []
-        if request["grace"] is not None and complete:
-            self._deleting.sweep(
-                DeletionRequest(
-                    wanted.directory, wanted.epoch, wanted.offset, wanted.floor, request["end"],
-                    request["grace"] * 1000, waiting,
-                ),
-                self._state.copied,
-            )
-            undeleted = self._deleting.problems[:MOST_PROBLEMS]
+        if request["deletes"] and complete:
+            self._deleting.sweep(deletion, self._state.copied)
+        undeleted = self._deleting.problems[:MOST_PROBLEMS]
         self._write(done=True, complete=complete, problems=one.problems[:MOST_PROBLEMS], undeleted=undeleted)
 
     def _free(self, wanted: PassRequest, problems: list[str]) -> None:

@@ -196,8 +196,8 @@ class Tiering(ServerPart):
             "floor": self._begun(epoch),
             "before": now - age if age else AGELESS, "seconds": config.tier_timeout, "frees": config.tier_free,
             # a node that was reported earlier can still become a reference to an object that could be deleted
-            "grace": None if self._freed or self._freeing is not None else config.tier_grace,
-            "end": self._data.disk.offset,
+            "deletes": not self._freed and self._freeing is None,
+            "grace": config.tier_grace, "points": self._data.disk.history.points(self._data.disk.offset),
         }  # fmt: skip
         line = await self._helper.request(request, config.tier_timeout)
         self._note_undeleted(line["undeleted"])

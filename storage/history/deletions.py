@@ -50,6 +50,7 @@ class Deletions:
     floor: int = 0  # the highest version of a manifest that was deleted: new manifests begin with the next one
     grace: int = 0  # ms: tier-grace when it was written
     offset: int = 0  # the log offset of the leader's store at that time
+    log: str = ""  # the replication ID of the log of the last leader that wrote the history; "": not known
     suspended: str = ""  # why no object may be deleted; "" if it may
     files: tuple[WaitingFile, ...] = ()
 
@@ -67,7 +68,7 @@ class Deletions:
         return signed({
             "format": DELETIONS, "version": VERSION, "server": self.server, "number": self.number,
             "epoch": self.epoch, "floor": self.floor, "grace": self.grace,
-            "offset": self.offset, "suspended": self.suspended,
+            "offset": self.offset, "log": self.log, "suspended": self.suspended,
             "files": [
                 [file.name, file.size, file.index_offset, file.since, file.holders, file.why] for file in self.files
             ],
@@ -86,7 +87,8 @@ def decode(content: bytes) -> Deletions:
         files = tuple(_file(*file) for file in found["files"])
         made = Deletions(
             str(found["server"]), int(found["number"]), int(found["epoch"]), int(found["floor"]),
-            int(found["grace"]), int(found["offset"]), str(found["suspended"]), files,
+            int(found["grace"]), int(found["offset"]), str(found.get("log", "")),
+            str(found["suspended"]), files,
         )  # fmt: skip
     except (ValueError, TypeError, KeyError) as error:
         raise CorruptError(f"the list of deletions of history is invalid ({error!r}): {_REMEDY}") from error

@@ -171,7 +171,7 @@ def _resumed(found: Survey) -> HistoryChange:
         for stream in found.streams:
             if stream.document.get("offset"):
                 _write(found.files, stream, {**stream.document, "offset": 0})
-        _write_deletions(found, {**found.deletions, "offset": 0, "suspended": ""})
+        _write_deletions(found, {**found.deletions, "offset": 0, "log": "", "suspended": ""})
 
     return HistoryChange(
         "permit deletions again: what the server does not have any more is deleted after tier-grace. They stopped,"
@@ -255,7 +255,7 @@ def _drop(found: Survey, parts: Iterable[HistoryPart], sid: int) -> None:
     """
     before = found.deletions or {
         "format": "tidelog history deletions", "version": 1, "server": found.owner, "number": 0, "epoch": 0, "floor": 0,
-        "grace": GRACE, "offset": 0, "suspended": "", "files": [],
+        "grace": GRACE, "offset": 0, "log": "", "suspended": "", "files": [],
     }  # fmt: skip
     now = int(time.time() * 1000)
     files = {file[0]: list(file) for file in before["files"]}

@@ -21,6 +21,7 @@ from tests.storage.history.kit import words_of
 from tests.wire.rawclient import Raw
 
 SERVER = "5e" * 20
+LOG = "10" * 20  # replication ID
 CLOCK = 1_800_000_000_000  # ms since epoch
 GRACE = 3_600_000  # ms
 
@@ -99,10 +100,19 @@ class Copier:
         self.problems = one.problems
         return complete
 
-    def delete(self, grace: int = GRACE, offset: int = -1, end: int = 1 << 60) -> None:
-        """Run a sweep, as a helper does after a pass."""
+    def _request(self, grace: int, offset: int, points: dict[str, int] | None) -> DeletionRequest:
         waiting = frozenset(file.name for file in self.deletions.current.files)
-        request = DeletionRequest(self._directory, self._epoch, offset, self.floor, end, grace, waiting)
+        points = points or {LOG: 1 << 60}
+        return DeletionRequest(self._directory, self._epoch, offset, self.floor, points, grace, waiting)
+
+    def prepare(self, points: dict[str, int] | None = None) -> None:
+        """Do what a helper does before a pass."""
+        self.deleting.prepare(self._request(GRACE, -1, points))
+
+    def delete(self, grace: int = GRACE, offset: int = -1, points: dict[str, int] | None = None) -> None:
+        """Run a sweep, as a helper does after a pass."""
+        request = self._request(grace, offset, points)
+        self.deleting.prepare(request)
         self.deleting.sweep(request, self.state.copied)
 
 

@@ -21,7 +21,7 @@ from storage.history import deletions, manifest, objectfile, pins, section
 from storage.history.deletions import Deletions
 from storage.history.manifest import manifest_name
 from storage.history.pins import Pin
-from tests.persistence.tiering.kit import CLOCK, GRACE, Copier, FaultyFiles, History, TieredServer
+from tests.persistence.tiering.kit import CLOCK, GRACE, LOG, Copier, FaultyFiles, History, TieredServer
 
 LATER = CLOCK + 2 * GRACE
 
@@ -279,9 +279,9 @@ def test_a_store_that_is_older_than_the_history(data: TieredServer) -> None:
     name.write_bytes(replace(version, offset=1 << 50).encode())
     for end in (5, 1 << 60):  # also after its log has become longer
         copier = data.copier()
-        copier.delete(end=end)
+        copier.delete(points={LOG: end})
         copier.now = LATER
-        copier.delete(end=end)
+        copier.delete(points={LOG: end})
         assert "its data directory seems to be an older copy" in copier.deleting.problems[0]
         assert objects(data) == set(names)
 

@@ -13,7 +13,7 @@ import pytest
 from persistence.tiering import source
 from storage.history import owner
 from storage.history.manifest import manifest_name
-from tests.persistence.tiering.kit import GRACE, SERVER, Copier, History, TieredServer
+from tests.persistence.tiering.kit import GRACE, LOG, SERVER, Copier, History, TieredServer
 from tests.persistence.tiering.test_deleting import evict, listed, objects, waiting
 from tidelog.backup import objectpins
 from tidelog.backup.targets import BackupError, BackupTarget, target_at
@@ -186,3 +186,68 @@ def test_a_store_that_is_older_than_the_manifest_of_a_stream(data: TieredServer)
     version = copier.manifests.load(b"a", 1)
     copier.manifests.drop(version)
     assert copier.deletions.current.offset == 1 << 50, "only a store with these records can verify the deletion"
+
+
+# -- a data directory that was replaced by an older copy -----------------------------------------------------------
+def test_an_older_copy_whose_log_has_grown(data: TieredServer, tmp_path: Path) -> None:
+    """Its log has another ID since the machine has started again, and is longer than the one that it replaces."""
+    data.add("other", 5)
+    lagging = Lagging(data, tmp_path)
+    data.add("a", 45)
+    copier = data.copier()
+    copier.prepare({LOG: 5000})
+    copier.run()
+    names = set(listed(data))
+    new = "20" * 20
+    with source.opened(tmp_path / "lagging") as view:
+        older = {new: 1 << 60, LOG: view.offset}
+    copier = lagging.begin()
+    copier.floor = 0
+    for _ in range(3):
+        copier.prepare(older)
+        copier.run()
+        copier.delete(points=older)
+        copier.now += 2 * GRACE
+    assert f"of a log with the ID {LOG}, of which this server has the records up to" in copier.deleting.problems[0]
+    assert objects(data) == names
+
+
+def test_an_older_copy_is_noticed_before_the_pass(data: TieredServer, tmp_path: Path) -> None:
+    """What waited for its deletion remains, also if the pass changes the manifests with the highest offset."""
+    data.add("a", 45)
+    data.add("b", 45)
+    copier = data.copier()
+    copier.run()
+    kept = set(listed(data, b"b"))
+    lagging = Lagging(data, tmp_path)
+    data.client("DEL", "b")
+    data.save()
+    copier.run()
+    copier.delete()
+    with source.opened(tmp_path / "lagging") as view:
+        older = {LOG: view.offset}
+    copier = lagging.begin()
+    copier.floor = 0
+    for _ in range(3):
+        copier.prepare(older)
+        copier.run()
+        copier.delete(points=older)
+        copier.now += 2 * GRACE
+    assert "its data directory seems to be an older copy" in copier.deleting.problems[0]
+    assert objects(data) >= kept
+
+
+def test_the_id_of_the_log_is_recorded_at_each_change(data: TieredServer) -> None:
+    """Only the last 8 IDs of a log are known, so the one in the list must not be older."""
+    data.add("a", 25)
+    points: dict[str, int] = {}
+    for number in range(12):
+        points = {f"{number:040}": 1 << 60, **dict(list(points.items())[:7])}
+        copier = data.copier()
+        copier.prepare(points)
+        copier.run()
+        assert copier.deleting.problems == []
+        assert copier.deletions.current.log == f"{number:040}"
+        recorded = copier.deletions.current.number
+        copier.prepare(points)
+        assert copier.deletions.current.number == recorded
