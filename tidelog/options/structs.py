@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, ClassVar, Final, Literal, TypeVar, Union, get_args, get_origin
@@ -119,6 +119,11 @@ def _value(kind: Any, value: Any, path: str, problems: Problems) -> Any:
     try:
         return msgspec.convert(without_marks(value), kind, strict=strict, dec_hook=_hook)
     except msgspec.ValidationError as error:
+        before = len(problems.found)
+        for inner, each, where in _items(kind, value, path):
+            _value(inner, each, where, problems)
+        if len(problems.found) > before:
+            return _BAD
         text = str(error)
         at = text.rpartition(" - at `$")
         if text.startswith("Invalid enum value") and (known := _words(kind)):
@@ -130,6 +135,15 @@ def _value(kind: Any, value: Any, path: str, problems: Problems) -> Any:
 
 def _alternatives(kind: Any) -> tuple[Any, ...]:
     return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+
+
+def _items(kind: Any, value: Any, path: str) -> Iterator[tuple[Any, Any, str]]:
+    """Yield (type, value, path) of the items of a mapping or a list: msgspec does not name the key of a wrong value."""
+    for one in _alternatives(kind):
+        if get_origin(one) is dict and isinstance(value, Mapping):
+            yield from ((get_args(one)[1], each, f"{path}.{name}") for name, each in value.items())
+        elif get_origin(one) is list and isinstance(value, list):
+            yield from ((get_args(one)[0], each, f"{path}[{number}]") for number, each in enumerate(value))
 
 
 def _words(kind: Any) -> list[str]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from operator import contains
 from typing import Any
@@ -84,12 +84,21 @@ async def garbage_server(garbage: bytes) -> AsyncIterator[int]:
 
 def refused(kind: str, **options: Any) -> str:
     """The error of a flow whose source of this type has wrong options."""
+    return _refused(kind, "peer -> null", options)
+
+
+def refused_sink(kind: str, **options: Any) -> str:
+    """The error of a flow whose sink of this type has wrong options."""
+    return _refused(kind, "null -> peer", options)
+
+
+def _refused(kind: str, chain: str, options: Mapping[str, Any]) -> str:
     flow = Flow("f")
-    flow.connector("out", "null")
+    flow.connector("null", "null")
 
     def declare() -> None:
-        flow.connector("in", kind, **options)
-        flow.connect("in -> out")
+        flow.connector("peer", kind, **options)
+        flow.connect(chain)
         flow.spec()
 
     with pytest.raises(FlowFileError) as caught:

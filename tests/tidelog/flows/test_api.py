@@ -187,7 +187,8 @@ def test_ready_names_the_culprit(unused_port: int) -> None:
         assert found.body["culprits"][0].startswith("main: out (tcp_client) is not connected: ")
         assert (await ask("GET", "/v1/live")).body == {"live": True}
         found = (await ask("GET", "/v1/flows/main/breaker")).body
-        assert "starting:out" in [each["reason"] for each in found["instances"][0]["sources"][0]["reasons"]]
+        (why,) = (each for each in found["instances"][0]["sources"][0]["reasons"] if each["reason"] == "starting:out")
+        assert why["detail"].startswith("ConnectionRefusedError: ")
         async with aiohttp.ClientSession() as session, session.get(f"{ask.url}/v1/ready") as answer:
             assert (answer.status, await answer.json()) == (503, {"ready": False})
 

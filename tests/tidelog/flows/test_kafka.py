@@ -182,6 +182,16 @@ def test_wrong_options_are_named(options: dict[str, Any], text: str) -> None:
         Flow("orders").connector("in", "kafka", **options)
 
 
+@pytest.mark.parametrize(("source", "other"), [(True, {"group": "g"}), (False, {})])
+def test_a_fixed_topic_that_can_not_exist_is_an_error(source: bool, other: dict[str, Any]) -> None:
+    flow = Flow("orders")
+    flow.connector("null", "null")
+    with pytest.raises(FlowFileError, match="topic: 'a b' can't be a topic"):  # noqa: PT012
+        flow.connector("peer", "kafka", topic="a b", **other)
+        flow.connect("peer -> null" if source else "null -> peer")
+        flow.spec()
+
+
 @in_loop
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
 async def test_compressed_messages_are_read_and_written(cluster: Cluster, topic: str, compression: str) -> None:

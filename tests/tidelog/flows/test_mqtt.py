@@ -21,6 +21,7 @@ from tests.waiting import until
 from tidelog.flows import Event, Flow
 from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.connectors.mqtt.ackorder import AckOrder
+from tidelog.flows.connectors.mqtt.mqtt import MqttConnector, MqttOptions
 from tidelog.flows.files import read_text
 from tidelog.flows.runtime.runningflow import RunningFlow
 
@@ -243,12 +244,24 @@ async def test_a_peer_that_is_no_broker() -> None:
         ({"version": "3.1.1", "headers": {"a": "b"}}, "MQTT 3.1.1 has none"),
         ({"qos": 2}, "qos: 2: a source can't"),
         ({"topic": "{x"}, "a single '{'"),
+        ({"topic": "a/#/b"}, "topic: 'a/#/b': '+' must be a whole level"),
+        ({"topic": ["a/+/#", "a+"]}, "topic: 'a+': '+' must be a whole level"),
     ],
 )
 def test_wrong_options(options: dict[str, Any], text: str) -> None:
     error = brokerkit.refused("mqtt", **{"topic": "t", **options})
     assert text in error
     assert "p@ss" not in error
+
+
+@pytest.mark.parametrize("topic", ["a/+", "#", "a#b"])
+def test_a_fixed_topic_with_a_wildcard_is_an_error_of_a_sink(topic: str) -> None:
+    assert f"topic: {topic!r}: a sink writes to one topic" in brokerkit.refused_sink("mqtt", topic=topic)
+
+
+@pytest.mark.parametrize("topic", ["#", "+", "+/a/#", "$share/g/a/+", "/a"])
+def test_filters(topic: str) -> None:
+    assert MqttConnector.option_errors(MqttOptions(topic=topic), source=True) == []
 
 
 @in_loop

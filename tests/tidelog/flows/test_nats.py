@@ -20,6 +20,7 @@ from tests.tidelog.flows.serverkit import in_loop
 from tests.waiting import until
 from tidelog.flows import Event, Flow
 from tidelog.flows.api.flowcontext import FlowContext
+from tidelog.flows.connectors.nats.nats import NatsConnector, NatsOptions
 from tidelog.flows.files import read_text
 from tidelog.flows.runtime.runningflow import RunningFlow
 
@@ -241,10 +242,23 @@ async def test_a_peer_that_is_no_server() -> None:
         ({"jetstream": True}, "durable is missing"),
         ({"ack_wait": "1ms"}, "at least 1s"),
         ({"subject": "{x"}, "a single '{'"),
+        ({"subject": "a b"}, "subject: 'a b': it has a space"),
+        ({"subject": "a..b"}, "an empty part"),
+        ({"subject": "a.>.b"}, "that is not a whole part"),
     ],
 )
 def test_wrong_options(options: dict[str, Any], text: str) -> None:
     assert text in brokerkit.refused("nats", **{"subject": "s", **options})
+
+
+@pytest.mark.parametrize("subject", ["a.*", ">", "a b", "a..b"])
+def test_a_fixed_subject_that_no_event_can_have_is_an_error(subject: str) -> None:
+    assert f"subject: {subject!r}: a sink's subject" in brokerkit.refused_sink("nats", subject=subject)
+
+
+@pytest.mark.parametrize("subject", [">", "*", "a.*.b.>", "a.b"])
+def test_filters(subject: str) -> None:
+    assert NatsConnector.option_errors(NatsOptions(subject=subject), source=True) == []
 
 
 @in_loop

@@ -148,6 +148,29 @@ async def test_a_missing_file_is_named(files: Files) -> None:
         await until(lambda: "No such file" in error_of(one))
 
 
+@in_loop
+async def test_failed_handshakes_are_logged_once_with_their_reason(
+    files: Files, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = Reader("tcp_server", port=0, tls={"cert": files["localhost"]})
+    async with running(server.flow) as one:
+        port = await port_of(one)
+        for content in (b"GET / HTTP/1.1\r\n\r\n", b""):  # not TLS; closed before TLS
+            for _ in range(3):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(content)
+                if not content:
+                    writer.transport.abort()
+                await ended(reader)
+                writer.close()
+        given = one.graph.connectors["in"]._server  # type: ignore[attr-defined]
+        await until(lambda: given.handshakes == 0)
+    found = [each.getMessage() for each in caplog.records if "TLS" in each.getMessage()]
+    assert len(found) == len(set(found))
+    assert any("WRONG_VERSION_NUMBER" in each or "HTTP_REQUEST" in each for each in found)
+    assert not [each for each in found if each.endswith(": ")]
+
+
 async def ended(reader: asyncio.StreamReader) -> None:
     async with asyncio.timeout(20):
         try:

@@ -86,7 +86,7 @@ def orders(peer: SqlPeer) -> list[Any]:
 
 # -- writing -------------------------------------------------------------------------------------------------
 @in_loop
-async def test_rows_that_the_database_rejects_do_not_affect_the_others(database: SqlPeer) -> None:
+async def test_rows_that_the_database_rejects_do_not_affect_the_others(database: SqlPeer, caplog: Any) -> None:
     flow, source = sink(database)
     bad = [order(3, amount=-1), order(5, name=None), order(1), order(7, colour="red"), order(8, name=object()), "text",
            order(9, name="\ud800"), {}]  # fmt: skip
@@ -103,6 +103,7 @@ async def test_rows_that_the_database_rejects_do_not_affect_the_others(database:
     assert reasons[0] == "db: the table orders has no column 'colour'"
     assert "can't be stored in a column" in reasons[1]
     assert reasons[2] == "db: a row is an object, not str"
+    assert [each.getMessage() for each in caplog.records if each.name == "psycopg"] == []
 
 
 @in_loop

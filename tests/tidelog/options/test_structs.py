@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -22,6 +22,7 @@ class Outer(Struct):
     several: list[Inner] = []  # noqa: RUF012 - a structure of msgspec copies it
     plain: list[int] = []  # noqa: RUF012 - the same
     map: dict[str, Size] = {}  # noqa: RUF012 - the same
+    answers: dict[str, Literal["ok", "reject"]] = {}  # noqa: RUF012 - the same
 
     def __post_init__(self) -> None:
         if self.name == "bad":
@@ -92,9 +93,17 @@ def test_all_problems_are_found_with_their_paths() -> None:
         ("f.c.inner.wiat", "unknown option 'wiat'; did you mean 'wait'?"),
         ("f.c.several[1].wait", "[] is not a duration such as 200ms, 5s or 1m30s"),
         ("f.c.plain[1]", "Expected `int`, got `str`"),
-        ("f.c.colour", "unknown option 'colour'; known are inner, map, most, name, plain, several, wait"),
+        ("f.c.colour", "unknown option 'colour'; known are answers, inner, map, most, name, plain, several, wait"),
         ("f.c.most", "'1TB' is not a size such as 64KB or 1MB"),
         ("f.c", "the option 'name' is missing"),
+    ]
+
+
+def test_a_wrong_value_of_a_mapping_is_named() -> None:
+    given = {"name": "x", "map": {"a": "1KB", "b": "1TB"}, "answers": {"out": "perhaps", "in": "ok"}}
+    assert wrong(given) == [
+        ("f.c.map.b", "'1TB' is not a size such as 64KB or 1MB"),
+        ("f.c.answers.out", "Invalid enum value 'perhaps'; known are ok, reject"),
     ]
 
 

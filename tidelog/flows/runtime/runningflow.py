@@ -259,7 +259,7 @@ class RunningFlow:
     # -- state -----------------------------------------------------------------------------------------------
     def reasons(self) -> dict[str, tuple[BreakerReason, ...]]:
         """Return the reasons for which the flow does not send, by source."""
-        found = {name: each.reasons() for name, each in self.graph.sources.items()}
+        found = {name: tuple(map(self._detailed, each.reasons())) for name, each in self.graph.sources.items()}
         if any(each.reason.startswith(WINDOW_FULL) for reasons in found.values() for each in reasons):
             where = sorted(self.unsettled().where.items(), key=lambda each: -each[1])[:PLACES]
             places = "".join(f"; {count:,} at {name}" for name, count in where)
@@ -269,6 +269,14 @@ class RunningFlow:
                     for each in reasons
                 )
         return found
+
+    def _detailed(self, reason: BreakerReason) -> BreakerReason:
+        """Return a reason with the error of the sink that has not connected yet, which changes with each attempt."""
+        kind, _, owner = reason.reason.partition(":")
+        sink = self.graph.sinks.get(owner)
+        if kind != STARTING or sink is None or reason.detail:
+            return reason
+        return reason._replace(detail=sink.connection.error)
 
     def unsettled(self) -> UnsettledSummary:
         where: dict[str, int] = {}

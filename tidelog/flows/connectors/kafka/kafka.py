@@ -30,12 +30,12 @@ from tidelog.flows.api.cancellation import cancel
 from tidelog.flows.api.connector import Outcome, Sink, Source
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import REJECT, RETRY, Token
-from tidelog.flows.connectors.kafka.targets import MessageTarget, TargetTemplates
+from tidelog.flows.connectors.kafka.targets import NO_TOPIC, MessageTarget, TargetTemplates, is_topic
 from tidelog.flows.connectors.namedmessages import named_messages
 from tidelog.flows.connectors.ongoingread import OngoingRead
 from tidelog.flows.connectors.payload import MessageReader, PayloadOptions, PayloadWriter
 from tidelog.flows.connectors.settledprefix import SettledPrefix
-from tidelog.flows.connectors.templates import fixed_text
+from tidelog.flows.connectors.templates import Template, fixed_text
 from tidelog.flows.connectors.tls import ClientTlsOptions
 from tidelog.options.structs import nearest
 
@@ -122,6 +122,10 @@ class KafkaConnector(Source, Sink):
             found.append(f"compression {options.compression} {MISSING}")
         if not source and options.pattern is not None:
             found.append("topic is missing: a pattern is for sources")
+        for each in [options.topic] if isinstance(options.topic, str) else options.topic:
+            fixed = Template(each).fixed
+            if fixed and not is_topic(fixed):
+                found.append(f"topic: {fixed!r:.260} {NO_TOPIC}")
         for name in options.options:
             known = inspect.signature(AIOKafkaConsumer if source else AIOKafkaProducer).parameters
             if name not in known:

@@ -11,6 +11,11 @@ from tidelog.flows.api.event import Event
 from tidelog.flows.connectors.templates import Template
 
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")  # the rule of Kafka's brokers, which refuse all others
+NO_TOPIC: Final = "can't be a topic: up to 249 letters, digits, '.', '_' and '-'"
+
+
+def is_topic(name: str) -> bool:
+    return _TOPIC.fullmatch(name) is not None and name not in (".", "..")
 
 
 class MessageTarget(NamedTuple):
@@ -32,9 +37,7 @@ class TargetTemplates:
     def of(self, event: Event) -> MessageTarget:
         """Return the target of an event. Raises RejectError if a value is missing, or the topic can't exist."""
         topic = self._topic.fill(event)
-        if self._topic.fixed is None and (not _TOPIC.fullmatch(topic) or topic in (".", "..")):
-            raise RejectError(
-                f"{self._topic.text!r}: {topic!r:.260} can't be a topic: up to 249 letters, digits, '.', '_' and '-'"
-            )
+        if self._topic.fixed is None and not is_topic(topic):
+            raise RejectError(f"{self._topic.text!r}: {topic!r:.260} {NO_TOPIC}")
         key = None if self._key is None else self._key.fill(event).encode()
         return MessageTarget(topic, key, tuple((name, each.fill(event).encode()) for name, each in self._headers))

@@ -88,6 +88,12 @@ class MqttConnector(Source, Sink):
             found.append("qos: 2: a source can't acknowledge such messages after their settlement; use 1")
         if not source and not isinstance(options.topic, str):
             found.append("topic: a sink has one topic, which may be a template")
+        for each in [options.topic] if isinstance(options.topic, str) else options.topic:
+            fixed = Template(each).fixed
+            if fixed is not None and source and not _is_filter(fixed):
+                found.append(f"topic: {fixed!r}: '+' must be a whole level, and '#' the last one")
+            elif fixed is not None and not source and not {"+", "#"}.isdisjoint(fixed):
+                found.append(f"topic: {fixed!r}: a sink writes to one topic, which has no wildcards")
         return found
 
     def __init__(self, options: MqttOptions) -> None:
@@ -259,6 +265,12 @@ class MqttConnector(Source, Sink):
         if client.max_packet and size > client.max_packet:
             raise RejectError(f"the message needs a packet of {size} bytes: the broker accepts {client.max_packet}")
         return await client.send(topic, message, self._options.qos, properties, retain=self._options.retain)
+
+
+def _is_filter(text: str) -> bool:
+    """Return whether '+' is only used as a whole level, and '#' only as the last one."""
+    levels = text.split("/")
+    return all(each in ("+", "#") or not {"+", "#"}.intersection(each) for each in levels) and "#" not in levels[:-1]
 
 
 def _properties(kind: int) -> Any:

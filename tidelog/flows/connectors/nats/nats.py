@@ -44,6 +44,7 @@ TOO_LARGE: Final = frozenset((10054, 10097))  # errors of JetStream: the message
 PENDING: Final = 64 << 20  # bytes of messages of core NATS that wait
 
 _SUBJECT: Final = re.compile(r"[^\s.*>]+(\.[^\s.*>]+)*")
+_FILTER: Final = re.compile(r"((\*|[^\s.*>]+)\.)*(\*|>|[^\s.*>]+)")  # '>' is the last part
 
 
 class NatsOptions(BrokerOptions, kw_only=True):
@@ -90,6 +91,11 @@ class NatsConnector(Source, Sink):
         found = super().option_errors(options, source=source)
         if source and options.jetstream and not options.durable:
             found.append("durable is missing: a source with jetstream needs the name of its consumer")
+        fixed = Template(options.subject).fixed
+        if fixed is not None and source and not _FILTER.fullmatch(fixed):
+            found.append(f"subject: {fixed!r}: it has a space, an empty part, or a '*' or '>' that is not a whole part")
+        elif fixed is not None and not source and not _SUBJECT.fullmatch(fixed):
+            found.append(f"subject: {fixed!r}: a sink's subject has no wildcard, space, or empty part")
         return found
 
     def __init__(self, options: NatsOptions) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
 
 from tidelog.flows.api.cancellation import cancel
+from tidelog.operating.errortexts import FailureLog, summary_of
 from tidelog.options.limits import Port
 from tidelog.options.structs import Struct
 
@@ -30,6 +31,7 @@ CHUNK: Final = 64 << 10  # bytes read at a time
 HANDSHAKE: Final = 10.0  # s for a TLS handshake
 SHUTDOWN: Final = 1.0  # s for the end of TLS
 BACKLOG: Final = 100  # connections that wait to be accepted
+QUIET: Final = 60.0  # s without a failed handshake after which one is logged again
 NO_DESCRIPTORS: Final = 1.0  # s until connections are accepted again after an error
 
 log = logging.getLogger("tidelog.flows")
@@ -74,6 +76,7 @@ class StreamServer:
         self._server: asyncio.Server | None = None
         self._accepting: list[asyncio.Task[None]] = []  # with TLS
         self._shaking: set[asyncio.Task[None]] = set()
+        self._failures = FailureLog(log, QUIET)  # of handshakes: a peer that tries again does not fill the log
         self._file: tuple[int, int] | None = None  # device and inode of the Unix socket
         self.bound = str(address)  # the actual address, after ``open``
 
@@ -161,10 +164,12 @@ class StreamServer:
             )
         except OSError as error:
             peer.close()
-            log.warning("%s: TLS: %s", self.bound, error)
+            self._failures.warn(f"{self.bound}: TLS: {summary_of(error)}")
         except BaseException:
             peer.close()
             raise
+        else:
+            self._failures.succeeded()
 
 
 def _remove_stale(path: str) -> None:

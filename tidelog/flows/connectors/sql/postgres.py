@@ -8,6 +8,7 @@ open while a flow is paused.
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from collections.abc import Sequence
@@ -35,6 +36,14 @@ LOST: Final = frozenset(("08", "57"))  # classes: connection errors, and a serve
 CANCELLED: Final = "57014"  # of class 57, but only the statement is cancelled
 READ_ONLY: Final = "25006"  # the server has become a replica
 CURSOR: Final = "tidelog_rows"
+
+
+def _new(record: logging.LogRecord) -> bool:
+    """Drop what psycopg logs when ``executemany`` fails: the error is also raised, and the text has values of rows."""
+    return not str(record.msg).startswith("error ignored terminating")
+
+
+logging.getLogger("psycopg").addFilter(_new)
 
 
 class PostgresDatabase(DatabaseConnection):
