@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from tidelog.flows import Event
 from tidelog.flows.api.tokens import Token
 from tidelog.flows.runtime.latencysamples import EVERY, LONG, WATCHED, LatencySamples
 from tidelog.flows.service import samples
-from tidelog.flows.service.history import FlowHistory
+from tidelog.flows.service.history import FlowHistory, totals
 from tidelog.flows.service.host import FlowHost
 from tidelog.flows.service.samples import POINTS, FlowSample
 from tidelog.flows.service.warnings import KEPT, RecentWarnings
@@ -176,6 +177,27 @@ def test_recent_warnings_without_repetitions_and_secrets() -> None:
         assert found.of(["b", "b.1"]) == latest[:1]
     log.warning("after its end")
     assert found.of() == latest
+
+
+def test_each_failure_counts_once(tmp_path: Path) -> None:
+    (tmp_path / "in").write_text('{"n": 1}\n{"n": "x"}\nnot JSON\n{"n": 2}\n')
+    text = f"""
+flows:
+  shop:
+    connectors:
+      in: {{type: file, path: "{tmp_path / "in"}", tail: true, codec: json}}
+      out: {{type: script, act: one, id: none}}
+      bad: {{type: script, act: reject}}
+    pipelines: {{double: [map: {{set: {{twice: "n * 2"}}}}, route: [{{where: "n == 2", port: two}}]]}}
+    connect: [in -> double -> out, double.two -> bad]
+"""
+
+    async def test(_: Client, host: FlowHost) -> None:
+        chosen = host.flows["shop"].instances
+        await until(lambda: chosen[0].graph.sources["in"].counts.get("dead") == 3)
+        assert totals(chosen).failed == 3  # at the source, at map, and at the sink
+
+    flowing(test, text)
 
 
 # -- the API -------------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ class FlowTotals(NamedTuple):
     """Counters of a flow since its start."""
 
     events: int = 0  # that its sources have sent
-    failed: int = 0  # failures at all entities
+    failed: int = 0  # failures at all entities, not the dead letters that follow from them
     bytes_in: int = 0  # that its sources have received
     bytes_out: int = 0  # that its sinks have sent
 
@@ -50,7 +50,7 @@ def totals(chosen: Sequence[RunningFlow]) -> FlowTotals:
     for running in chosen:
         graph = running.graph
         sent += sum(node.counts.get("out", 0) for node in graph.sources.values())
-        failed += sum(node.counts.get("dead", 0) for node in graph.sources.values())
+        failed += sum(node.counts.get("unreadable", 0) for node in graph.sources.values())
         failed += sum(node.counts.get("failed", 0) for nodes in graph.operators.values() for node in nodes)
         failed += sum(node.counts.get(name, 0) for node in graph.sinks.values() for name in ("retried", "rejected"))
         received += sum(node.counts.get(BYTES, 0) for node in graph.sources.values())
