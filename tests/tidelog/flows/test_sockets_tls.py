@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 import trustme
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.tidelog.flows.byteskit import Reader, running, write
 from tests.tidelog.flows.netkit import port_of
@@ -24,6 +26,7 @@ from tests.waiting import until
 from tidelog.flows import Flow
 from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.connectors.sockets import streams
+from tidelog.flows.connectors.tls import ClientTlsOptions, ServerTlsOptions
 from tidelog.flows.files import read_text
 from tidelog.flows.runtime.runningflow import RunningFlow
 
@@ -145,7 +148,33 @@ async def test_a_server_requires_certificates_of_its_authority(files: Files) -> 
 async def test_a_missing_file_is_named(files: Files) -> None:
     server = Reader("tcp_server", port=0, tls={"cert": files["none"]}, **SOON)
     async with running(server.flow, started=False) as one:
-        await until(lambda: "No such file" in error_of(one))
+        await until(lambda: f"tls: cert: [Errno 2] No such file or directory: {files['none']!r}" in error_of(one))
+
+
+def test_errors_name_the_file_and_its_option(files: Files, tmp_path: Path) -> None:
+    garbage, locked = tmp_path / "garbage", tmp_path / "locked"
+    garbage.write_text("no certificate")
+    for made in (ClientTlsOptions(ca=str(garbage)), ServerTlsOptions(cert=files["localhost"], ca=str(garbage))):
+        with pytest.raises(OSError, match=f"^tls: ca '{garbage}': "):
+            made.context()
+    with pytest.raises(OSError, match=r"^tls: key: \[Errno 2\] No such file or directory: '/none'"):
+        ClientTlsOptions(cert=files["client"], key="/none").context()
+    key = ec.generate_private_key(ec.SECP256R1())
+    secret = serialization.BestAvailableEncryption(b"secret")
+    locked.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, secret))
+    with pytest.raises(OSError, match="the key has a password"):
+        ServerTlsOptions(cert=files["localhost"], key=str(locked)).context()
+
+
+@in_loop
+async def test_a_missing_unix_socket_is_named(tmp_path: Path) -> None:
+    path = str(tmp_path / "none.sock")
+    flow = Flow("f")
+    flow.connector("in", "tcp_client", unixsocket=path, **SOON)
+    flow.connector("out", "null")
+    flow.connect("in -> out")
+    async with running(flow, started=False) as one:
+        await until(lambda: f"No such file or directory: {path!r}" in error_of(one))
 
 
 @in_loop

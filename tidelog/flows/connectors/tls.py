@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ssl
+from collections.abc import Iterator
+from typing import NoReturn
 
 from tidelog.options.structs import Struct
 
@@ -20,10 +23,12 @@ class ClientTlsOptions(Struct):
             raise ValueError("tls: key needs cert")
 
     def context(self) -> ssl.SSLContext:
-        """Return the TLS settings. Blocks. Raises OSError if a file can't be read."""
-        made = ssl.create_default_context(cafile=self.ca)
+        """Return the TLS settings. Blocks. Raises OSError, which names the file, if one can't be read."""
+        with _named(ca=self.ca):
+            made = ssl.create_default_context(cafile=self.ca)
         if self.cert is not None:
-            made.load_cert_chain(self.cert, self.key)
+            with _named(cert=self.cert, key=self.key):
+                made.load_cert_chain(self.cert, self.key, _no_password)
         if not self.verify:
             made.check_hostname = False
             made.verify_mode = ssl.CERT_NONE
@@ -38,9 +43,33 @@ class ServerTlsOptions(Struct):
     ca: str | None = None  # File of certificate authorities. Clients must present a certificate of one of them.
 
     def context(self) -> ssl.SSLContext:
-        """Return the TLS settings. Blocks. Raises OSError if a file can't be read."""
-        made = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=self.ca)
-        made.load_cert_chain(self.cert, self.key)
+        """Return the TLS settings. Blocks. Raises OSError, which names the file, if one can't be read."""
+        with _named(ca=self.ca):
+            made = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=self.ca)
+        with _named(cert=self.cert, key=self.key):
+            made.load_cert_chain(self.cert, self.key, _no_password)
         if self.ca is not None:
             made.verify_mode = ssl.CERT_REQUIRED
         return made
+
+
+@contextlib.contextmanager
+def _named(**files: str | None) -> Iterator[None]:
+    """Name the files, by option, in errors of ssl, which omits them."""
+    try:
+        yield
+    except OSError as error:
+        given = {option: path for option, path in files.items() if path is not None}
+        for option, path in given.items():
+            try:
+                with open(path, "rb"):
+                    pass
+            except OSError as reason:
+                raise type(reason)(f"tls: {option}: {reason}") from error
+        names = ", ".join(f"{option} {path!r}" for option, path in given.items())
+        raise OSError(f"tls: {names}: {error}") from error
+
+
+def _no_password() -> NoReturn:
+    """OpenSSL would ask for the password on the terminal, and wait."""
+    raise OSError("the key has a password: decrypt it with openssl pkey")

@@ -59,7 +59,12 @@ def shown(name: object, address: StreamAddress) -> str:
 async def connect(address: StreamAddress, tls: ssl.SSLContext | None) -> Streams:
     """Open a connection. Raises OSError."""
     if address.unixsocket is not None:
-        return await asyncio.open_unix_connection(address.unixsocket, limit=CHUNK)
+        try:
+            return await asyncio.open_unix_connection(address.unixsocket, limit=CHUNK)
+        except OSError as error:  # which does not name the path
+            if error.errno is None:  # the path is too long
+                raise
+            raise type(error)(error.errno, error.strerror, address.unixsocket) from error
     timeout = None if tls is None else HANDSHAKE
     return await asyncio.open_connection(
         address.host, address.port, limit=CHUNK, ssl=tls, ssl_handshake_timeout=timeout,
