@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 from uuid import uuid4
 
 import pytest
@@ -205,6 +206,15 @@ async def test_wrong_credentials_are_reported_without_the_password(peer: NatsPee
     flow, _ = reading(peer.url, "no.stream", jetstream=True, durable="d")
     async with running(flow) as made:
         assert "stream" in await error_of(made)
+
+
+@in_loop
+async def test_a_denied_subscription_is_reported_after_the_flush(peer: NatsPeer, monkeypatch: Any) -> None:
+    """The client calls the callback for errors in a task. This can run after the flush has returned."""
+    monkeypatch.setattr("nats.aio.client.Client.flush", AsyncMock())
+    flow, _ = reading(peer.url, "forbidden")
+    async with running(flow) as made:
+        assert "permissions violation" in (await error_of(made)).lower()
 
 
 @in_loop

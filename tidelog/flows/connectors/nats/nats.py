@@ -170,6 +170,8 @@ class NatsConnector(Source, Sink):
             self.context.count("dropped")
         elif "permissions violation" in str(error).lower():
             self._problems.append(str(error))
+            if self.context.source is not None and "for subscription" in str(error).lower():
+                self.context.disconnected(ConnectionError(_text(error)))  # the client can report it after the flush
 
     async def _closed(self) -> None:
         if self._connection is not None:  # not closed by this connector
