@@ -61,7 +61,7 @@ def taking(monkeypatch: pytest.MonkeyPatch, backup: ContinuousBackup, place: Loc
     def take_base(*given: Any) -> None:
         begun.set()
         while True:
-            given[-1]("copying", 0, 1)
+            given[5]("copying", 0, 1)  # the report
             time.sleep(0.001)
 
     monkeypatch.setattr(recurring, "BackupSource", Source)
