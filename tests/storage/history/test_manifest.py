@@ -84,6 +84,7 @@ def no_page(of: Part) -> tuple[Part, ...]:
     raise AssertionError(of)
 
 
+@pytest.mark.interpreted
 def test_pages_are_trimmed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each object is dropped exactly once, and so is each page. The rest is listed as before."""
     monkeypatch.setattr(manifest, "PAGE", 3)
