@@ -21,7 +21,8 @@ from storage.history.deletions import Deletions, WaitingFile
 from storage.history.manifest import Part
 
 VERSIONS: Final = 10
-SLACK: Final = 60_000  # ms: a file that is listed anew so soon needs no new version; it is deleted this much later
+# ms: a file that is listed again within this time needs no new version; its deletion is this much later
+SLACK: Final = 60_000
 _NUMBERED: Final = re.compile(r"\d{20}\.json")
 
 

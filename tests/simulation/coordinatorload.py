@@ -126,7 +126,7 @@ def main() -> None:
     for groups in options.groups:
         counted = requests(groups, options.members)
         kinds = ", ".join(f"{kind} {number / COUNTED:.2f}" for kind, number in sorted(counted.items()))
-        # the simulated store keeps watches for ever; etcd's are opened again after a silence (coordinator/etcd.py)
+        # the simulated store keeps watches open; those of etcd are opened again after a silence (coordinator/etcd.py)
         opened = WATCHES * groups * options.members / (SILENCE * LEASE_MS / 5000)
         kinds += f", watches of etcd {opened:.2f}"
         total = counted.total() / COUNTED + opened

@@ -36,7 +36,7 @@ class FlowTotals(NamedTuple):
     """Counters of a flow since its start."""
 
     events: int = 0  # that its sources have sent
-    failed: int = 0  # failures at all entities, not the dead letters that follow from them
+    failed: int = 0  # failures of all entities; resulting dead letters are not counted
     bytes_in: int = 0  # that its sources have received
     bytes_out: int = 0  # that its sinks have sent
 

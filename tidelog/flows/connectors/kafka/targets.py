@@ -11,7 +11,7 @@ from tidelog.flows.api.event import Event
 from tidelog.flows.connectors.templates import Template
 
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")  # the rule of Kafka's brokers, which refuse all others
-NO_TOPIC: Final = "can't be a topic: up to 249 letters, digits, '.', '_' and '-'"
+NO_TOPIC: Final = "can't be a topic: use at most 249 letters, digits, '.', '_', and '-'"
 
 
 def is_topic(name: str) -> bool:
