@@ -97,6 +97,8 @@ def _info(stream: Stream) -> Pairs:
     ]
     if stream.retention is not None:  # Redis has no such field
         pairs.append((b"retain", encode.bulk(stream.retention.words())))
+    if stream.tier_after is not None:
+        pairs.append((b"tier", encode.bulk(stream.tier_after.words())))
     return pairs
 
 

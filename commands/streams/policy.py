@@ -1,4 +1,4 @@
-"""The words of a retention policy, for TCFG and the directive ``stream-retention``."""
+"""The words of a retention policy, for TCFG and the directive ``stream-retention``, and those of TCFG TIER."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from commands.parse import each_option, integer
 from resp import errors
 from resp.errors import CommandError
 from storage.streams.retention import MOST, RetentionPolicy
+from storage.streams.tierafter import TierAfter
 
 _LIMITS: Final = (b"COUNT", b"AGE", b"BYTES", b"LIMIT")
 _SIZES: Final = dict.fromkeys(_LIMITS, 1) | {b"GROUPS": 0, b"EXACT": 0, b"~": 0, b"DRY": 0}
@@ -37,6 +38,19 @@ def policy_of(argv: list[bytes], at: int) -> RetentionPolicy:
     if b"EXACT" in words and b"~" in words:
         raise CommandError("ERR RETAIN: EXACT and ~ exclude each other; ~ is the default")
     return RetentionPolicy(count, numbers[b"AGE"], numbers[b"BYTES"], b"GROUPS" in words, limit, b"EXACT" in words)
+
+
+def tier_after_of(argv: list[bytes], at: int) -> TierAfter | None:
+    """Return the value of TCFG TIER in argv from ``at`` on; None: DEFAULT. Raises CommandError if it is invalid."""
+    word = argv[at].upper() if at < len(argv) else b""
+    if word == b"DEFAULT" and len(argv) == at + 1:
+        return None
+    if word not in (b"AGE", b"BYTES") or len(argv) != at + 2:
+        raise CommandError("ERR TIER needs one of AGE, BYTES and DEFAULT, as in TIER AGE 3600000")
+    number = integer(argv[at + 1])
+    if not 0 <= number <= MOST:
+        raise CommandError(f"ERR TIER: {word.decode()} must be between 0 and {MOST}; DEFAULT removes the setting")
+    return TierAfter(word == b"BYTES", number)
 
 
 def _refused(word: bytes) -> CommandError:

@@ -156,6 +156,8 @@ def _info(stream: Stream, groups: _GroupTotals, delayed: DelayedEntries | None) 
     }
     if stream.retention is not None:
         found["retain"] = stream.retention.words()
+    if stream.tier_after is not None:
+        found["tier"] = stream.tier_after.words()
     if delayed is not None:
         found["delayed"] = len(delayed)
     return found

@@ -1,10 +1,10 @@
-"""TCFG: the settings of a stream. The only one is its retention policy. Semantics [103]."""
+"""TCFG: the settings of a stream: its retention policy, and how much of it stays local. Semantics [103]."""
 
 from __future__ import annotations
 
 from commands.context import Context, Reply
 from commands.declare import arg, block, command, key, oneof, opt, token
-from commands.streams.policy import policy_of
+from commands.streams.policy import policy_of, tier_after_of
 from resp import errors
 from resp import reply as encode
 from resp.errors import CommandError
@@ -17,7 +17,7 @@ def _writes(argv: list[bytes]) -> bool:
 
 @command(
     "TCFG", key("RW ACCESS UPDATE DELETE"),
-    opt(block(
+    opt(oneof("setting", block(
         "retain", token("RETAIN"),
         oneof(
             "policy", token("NONE"),
@@ -28,18 +28,26 @@ def _writes(argv: list[bytes]) -> bool:
                 opt(oneof("how", token("EXACT"), token("~", "approximately"))), opt(token("DRY")),
             ),
         ),
-    )),
+    ), block(
+        "tier", token("TIER"),
+        oneof("after", token("DEFAULT"), arg("ms", "integer", token="AGE"), arg("bytes", "integer", token="BYTES")),
+    ))),
     flags="write denyoom", writes=_writes, complexity="O(G): G groups, with GROUPS.",
 )  # fmt: skip
 def tcfg(ctx: Context, argv: list[bytes]) -> Reply:
-    """Set or remove a stream's retention policy and return how many entries it evicts at once, or show the settings."""
+    """Set or show a stream's retention policy, and how much of it stays local. RETAIN returns how many it evicts."""
     ks, name = ctx.ks, argv[1]
     if len(argv) == 2:
         stream = ks.read_stream(name, ctx.now)
         if stream is None:
             raise CommandError(errors.NO_SUCH_KEY)
         kept = stream.retention
-        return encode.encode(ctx.session.proto, {"retain": None if kept is None else kept.words()})
+        after = stream.tier_after
+        return encode.encode(ctx.session.proto, {
+            "retain": None if kept is None else kept.words(), "tier": None if after is None else after.words(),
+        })  # fmt: skip
+    if argv[2].upper() == b"TIER":
+        return _tier(ctx, argv)
     if argv[2].upper() != b"RETAIN":
         raise errors.syntax()
     if len(argv) == 4 and argv[3].upper() == b"NONE":
@@ -60,3 +68,17 @@ def tcfg(ctx: Context, argv: list[bytes]) -> Reply:
             ks.set_retention(name, stream, policy)
             ks.notify(events.STREAM, b"tcfg", name)
     return encode.integer(evicts)
+
+
+def _tier(ctx: Context, argv: list[bytes]) -> Reply:
+    ks, name, after = ctx.ks, argv[1], tier_after_of(argv, 3)
+    stream = ks.stream(name, ctx.now)
+    if stream is None:
+        if after is None:
+            raise CommandError(errors.NO_SUCH_KEY)
+        stream = ks.create_stream(name)
+    before = stream.tier_after
+    if (None if before is None else before.words()) != (None if after is None else after.words()):
+        ks.set_tier_after(name, stream, after)
+        ks.notify(events.STREAM, b"tcfg", name)
+    return encode.OK

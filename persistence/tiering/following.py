@@ -17,6 +17,7 @@ from persistence.tiering.freeing import FreedNode, Freeing
 from persistence.tiering.manifests import ManifestStore
 from persistence.tiering.objectstore import HistoryStore
 from persistence.tiering.ownership import is_claimed
+from persistence.tiering.source import DueNodes
 from persistence.tiering.tieringpass import MOST_PROBLEMS
 from resp.errors import CorruptError
 from storage.model.ids import MASK64
@@ -38,7 +39,7 @@ class Following:
         self._manifests: ManifestStore | None = None  # None: the prefix had no owner yet
         self._freeing: Freeing
 
-    def run(self, directory: Path, before: int) -> list[str]:
+    def run(self, directory: Path, due: DueNodes) -> list[str]:
         """Report the nodes of all streams that can leave the store. Return the problems of single streams.
 
         Arguments: see ``PassRequest``. Raises HistoryStoreError, CorruptError, OSError.
@@ -61,14 +62,14 @@ class Following:
         while True:
             self._progress()
             with source.opened(directory) as view:
-                stream = view.next_due(sid, compared_to, before)
+                stream = view.next_due(sid, compared_to, due)
             if stream is None:
                 break
             sid = stream.sid
             try:
                 manifest = manifests.latest(stream.name, MASK64)
                 if manifest.sid == sid:
-                    self._freeing.free(directory, manifest, before)
+                    self._freeing.free(directory, manifest, due)
             except CorruptError as error:
                 if len(problems) < MOST_PROBLEMS:
                     problems.append(f"stream {stream.name!r}: {error}")

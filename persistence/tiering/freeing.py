@@ -22,7 +22,7 @@ from persistence.tiering import source
 from persistence.tiering.manifests import ManifestStore
 from persistence.tiering.objects import digest_of
 from persistence.tiering.objectstore import HistoryStore, HistoryStoreError, MissingFileError
-from persistence.tiering.source import StoredStream, StoreView
+from persistence.tiering.source import DueNodes, StoredStream, StoreView
 from resp.errors import CorruptError
 from storage.history import objectfile
 from storage.history.manifest import Manifest, Part
@@ -67,10 +67,10 @@ class Freeing:
         """Return the ordinal up to which the nodes of a stream were compared."""
         return self._freed.get(sid, 0)
 
-    def free(self, directory: Path, manifest: Manifest, before: int) -> None:
+    def free(self, directory: Path, manifest: Manifest, due: DueNodes) -> None:
         """Compare the nodes of a stream with the objects that a manifest lists.
 
-        ``directory``: of the store. ``before``: see ``PassRequest``. Raises HistoryStoreError, CorruptError, OSError.
+        ``directory``: of the store. ``due``: see ``PassRequest``. Raises HistoryStoreError, CorruptError, OSError.
         """
         sid, name = manifest.sid, manifest.stream
         lo = self.compared_to(sid)
@@ -80,10 +80,10 @@ class Freeing:
                 if stream is None or stream.name != name:
                     return
                 lo = max(lo, part.first_ord)
-                wanted = [first for first, _ in view.whole_nodes(stream, lo, part.end_ord, before)]
-                stop = view.due_to(stream, lo, part.end_ord, before)
+                wanted = [first for first, _ in view.whole_nodes(stream, lo, part.end_ord, due)]
+                stop = view.due_to(stream, lo, part.end_ord, due)
             if wanted:
-                self._compare(directory, stream, part, wanted, before)
+                self._compare(directory, stream, part, wanted, due)
             self._freed[sid] = lo = stop
             if stop < part.end_ord:  # the store of a replica, or its last checkpoint, is behind the manifest
                 return
@@ -98,7 +98,7 @@ class Freeing:
                 yield part
 
     def _compare(
-        self, directory: Path, stream: StoredStream, part: Part, wanted: list[int], before: int
+        self, directory: Path, stream: StoredStream, part: Part, wanted: list[int], due: DueNodes
     ) -> None:  # fmt: skip
         """Compare nodes, given by their first ordinals, with an object."""
         name = f"objects/{part.name}"
@@ -116,11 +116,11 @@ class Freeing:
                     record.offset != group[-1].offset + group[-1].size
                     or record.offset + record.size - group[0].offset > AT_ONCE
                 ):
-                    self._sections(directory, stream, name, group, before)
+                    self._sections(directory, stream, name, group, due)
                     group = []
                 group.append(record)
             if group:
-                self._sections(directory, stream, name, group, before)
+                self._sections(directory, stream, name, group, due)
         except MissingFileError as error:
             raise CorruptError(str(error)) from error
 
@@ -131,7 +131,7 @@ class Freeing:
         return [record for record in self._index[1] if record.head.stream == stream]
 
     def _sections(
-        self, directory: Path, stream: StoredStream, name: str, group: list[SectionRecord], before: int
+        self, directory: Path, stream: StoredStream, name: str, group: list[SectionRecord], due: DueNodes
     ) -> None:  # fmt: skip
         """Compare the nodes in adjacent sections."""
         start, end = group[0].offset, group[-1].offset + group[-1].size
@@ -145,7 +145,7 @@ class Freeing:
                 now = view.stream(stream.sid)
                 if now is None or now.name != stream.name:
                     return
-                nodes = list(_same(view, now, name, record, raw, entries, before))
+                nodes = list(_same(view, now, name, record, raw, entries, due))
             for first in range(0, len(nodes), REPORTED):
                 self._found(nodes[first : first + REPORTED])
             self._progress()
@@ -153,12 +153,12 @@ class Freeing:
 
 def _same(
     view: StoreView, stream: StoredStream, name: str, record: SectionRecord, raw: bytes, entries: SectionEntries,
-    before: int,
+    due: DueNodes,
 ) -> Iterator[FreedNode]:  # fmt: skip
     """Yield the nodes within a section whose entries are those of the section."""
     places = {ordinal: at for at, ordinal in enumerate(entries.ordinals)}
     epoch, _, digest = name.removeprefix("objects/").removesuffix(".tide").partition("-")
-    for first, (key, end, blob) in view.whole_nodes(stream, record.head.first_ord, record.head.end_ord, before):
+    for first, (key, end, blob) in view.whole_nodes(stream, record.head.first_ord, record.head.end_ord, due):
         node = view.living(stream, first, end, blob)
         at = places.get(first, -1)
         stop = at + end - first

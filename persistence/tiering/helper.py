@@ -7,8 +7,8 @@ process. It reads requests from standard input, one JSON object per line, and wr
                                                    the first line: the prefix, its owner, the limit of a call, whether
                                                    this is a replica (``following``), and the ID of a replica without
                                                    a server group
-    {"directory": ..., "epoch": 0, "before": ms, "offset": -1, "floor": 0, "frees": false, "seconds": 60,
-     "grace": 86400, "points": {ID: offset}, "deletes": true}
+    {"directory": ..., "epoch": 0, "now": ms, "after": hex, "offset": -1, "floor": 0, "frees": false,
+     "seconds": 60, "grace": 86400, "points": {ID: offset}, "deletes": true}
                                                    a pass, see ``PassRequest``, ``DeletionRequest``, and whether it also
                                                    deletes
 
@@ -45,8 +45,10 @@ from persistence.tiering.freeing import FreedNode, Freeing
 from persistence.tiering.manifests import ManifestStore
 from persistence.tiering.objectstore import HistoryStore, HistoryStoreError
 from persistence.tiering.ownership import ForeignPrefixError, check_store, claim
+from persistence.tiering.source import DueNodes
 from persistence.tiering.tieringpass import MOST_PROBLEMS, PassRequest, TieringPass, TieringState
 from resp.errors import CorruptError
+from storage.streams import tierafter
 
 PROGRESS: Final = 0.5  # seconds between two lines of progress
 NICE: Final = 5  # the server and its clients have precedence
@@ -93,7 +95,7 @@ class Helper:
         if self._following is not None:
             directory = Path(request["directory"])
             try:
-                problems = self._following.run(directory, request["before"])
+                problems = self._following.run(directory, _due(request))
             except ForeignPrefixError:
                 if self._self:  # it can have references from when it followed the owner
                     adopt(self._store, self._self, directory, _now(), self._progress)
@@ -106,7 +108,7 @@ class Helper:
         self._deletions.epoch = request["epoch"]
         waiting = frozenset(file.name for file in self._deletions.current.files)
         wanted = PassRequest(
-            Path(request["directory"]), request["epoch"], request["before"], request["offset"], request["floor"],
+            Path(request["directory"]), request["epoch"], _due(request), request["offset"], request["floor"],
             request["frees"],
         )  # fmt: skip
         deletion = DeletionRequest(
@@ -132,7 +134,7 @@ class Helper:
                 if self._freeing.compared_to(sid) < known.end_ord:
                     manifest = self._manifests.load(known.name, known.number)
                     if manifest.sid == sid:  # otherwise, of another stream with this name; the next pass replaces it
-                        self._freeing.free(wanted.directory, manifest, wanted.before)
+                        self._freeing.free(wanted.directory, manifest, wanted.due)
             except CorruptError as error:
                 problems.append(f"stream {known.name!r}: {error}")
 
@@ -158,6 +160,10 @@ class Helper:
             self._output.write(json.dumps(line) + "\n")
             self._output.flush()
             self._written = time.monotonic()
+
+
+def _due(request: dict[str, Any]) -> DueNodes:
+    return DueNodes(request["now"], tierafter.unpack(bytes.fromhex(request["after"])))
 
 
 def _now() -> int:

@@ -1,7 +1,8 @@
 """Reads streams and sealed nodes from the file of the store, in read transactions of the helper's process.
 
-Rule 1: a node is *due* if another node of its stream follows it in the store and, with an age, all of its entries are
-older. The last stored node can be the active node, and is never due.
+Rule 1: a node is *due* if another node of its stream follows it in the store and it exceeds ``tier-after``: all of its
+entries are older than the age, or the nodes that follow it in the store have the size. The last stored node can be the
+active node, and is never due.
 Rule 2: a read transaction prevents LMDB from reusing pages. It is open only while entries are read, never during a call
 to the object store.
 Rule 3: the file can have been replaced or have grown since the last transaction, so each one opens it again.
@@ -12,7 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
@@ -24,15 +25,17 @@ from persistence.lmdbfile import SMALLEST_MAP, reported
 from persistence.storecopy import DATABASES, MARKS, META, NODES, STREAMS
 from resp.errors import CorruptError
 from storage.history.section import fields_of
+from storage.model.ids import MASK64
 from storage.model.tombstones import BITS, Tombstones
 from storage.nodes import reference
 from storage.nodes.packed import new_decompressor, open_packed
 from storage.nodes.reference import is_reference
 from storage.streams import metadata
+from storage.streams.tierafter import TierAfter
 
+NO_ID = 1 << 128  # above all IDs
 NO_END = 1 << 63  # instead of the end of the last node, which is the end of its stream
 SMALLEST = 512  # bytes of a blob that can become a reference; a reference and its key take 140
-AGELESS = -1  # instead of an age: all nodes that another one follows are due
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,34 @@ class StoredStream:
     first_ord: int
     next_ord: int
     tombstones: int  # their number
+    tier_after: TierAfter | None = None  # None: as configured
+
+
+@dataclass(frozen=True, slots=True)
+class DueNodes:
+    """Which nodes are due in a pass, see Rule 1.
+
+    A size is that of the nodes as they are in the store. The ends of the due nodes are found once per stream and pass:
+    new nodes make more of them due, which the next pass notices.
+    """
+
+    now: int  # ms since epoch
+    after: TierAfter  # of streams without their own
+    ends: dict[int, int] = field(default_factory=dict)  # of streams with a size: sid -> ordinal after the due nodes
+
+
+AGELESS = DueNodes(0, TierAfter(False, 0))  # all nodes that another one follows are due
+
+
+class _Limit(NamedTuple):
+    """Which nodes of a stream are due."""
+
+    end: int  # the ordinal after the last one
+    before: int  # ID that all of their entries are below
+
+    def includes(self, end: int, below: int | None) -> bool:
+        """Return whether a node is due. ``end``, ``below``: see ``StoreView._keys``."""
+        return below is not None and end <= self.end and below <= self.before
 
 
 class StoredEntries(NamedTuple):
@@ -81,18 +112,17 @@ class StoreView:
         raw = self._txn.get(U64.pack(sid), db=self._databases[DATABASES[STREAMS]])
         return None if raw is None else self._unpacked(U64.pack(sid), bytes(raw))
 
-    def next_due(self, after: int, copied_to: Callable[[int], int], before: int) -> StoredStream | None:
+    def next_due(self, after: int, copied_to: Callable[[int], int], due: DueNodes) -> StoredStream | None:
         """Return the first stream with a sid above ``after`` that has a due node; None if there is none.
 
-        ``copied_to``: returns the ordinal up to which the entries of a sid were copied. ``before``: ms since epoch, or
-        AGELESS. Raises CorruptError.
+        ``copied_to``: returns the ordinal up to which the entries of a sid were copied. Raises CorruptError.
         """
         cursor = self._txn.cursor(db=self._databases[DATABASES[STREAMS]])
         there = cursor.set_range(U64.pack(after + 1))
         while there:
             key, value = bytes(cursor.key()), bytes(cursor.value())
             stream = self._unpacked(key, value)
-            if stream is not None and self._is_due(stream, max(copied_to(stream.sid), stream.first_ord), before):
+            if stream is not None and self._is_due(stream, max(copied_to(stream.sid), stream.first_ord), due):
                 return stream
             there = cursor.next()
         return None
@@ -124,11 +154,11 @@ class StoreView:
         last = there and cursor.prev()
         return found, bytes(cursor.key()) if last else b""
 
-    def entries(self, stream: StoredStream, lo: int, before: int) -> Iterator[StoredEntries]:
+    def entries(self, stream: StoredStream, lo: int, due: DueNodes) -> Iterator[StoredEntries]:
         """Yield the living entries of the due nodes from ordinal ``lo`` on, one item per node. Raises CorruptError."""
-        expected = lo
+        expected, limit = lo, self._limit(stream, due)
         for key, end, below in self._keys(stream.sid, lo):
-            if below is None or not _is_older(below, before):
+            if not limit.includes(end, below):
                 return
             _, first, _ = NODE_KEY.unpack(key)
             missing = first - expected
@@ -137,16 +167,16 @@ class StoreView:
             yield self._living(stream, max(lo, first), first, end, self._node(key))
             expected = end
 
-    def after_references(self, stream: StoredStream, lo: int, before: int) -> int:
+    def after_references(self, stream: StoredStream, lo: int, due: DueNodes) -> int:
         """Return the ordinal after the entries of the last due node that is a reference, from ordinal ``lo`` on.
 
         Returns ``lo`` if none is.
 
         The entries before it are in history objects, perhaps those of the stream's former name.
         """
-        found = lo
-        for key, _, below in self._keys(stream.sid, lo):
-            if below is None or not _is_older(below, before):
+        found, limit = lo, self._limit(stream, due)
+        for key, end, below in self._keys(stream.sid, lo):
+            if not limit.includes(end, below):
                 break
             raw = self._node(key)
             if is_reference(raw):
@@ -154,13 +184,14 @@ class StoreView:
         return found
 
     def whole_nodes(
-        self, stream: StoredStream, lo: int, hi: int, before: int
+        self, stream: StoredStream, lo: int, hi: int, due: DueNodes
     ) -> Iterator[tuple[int, tuple[bytes, int, bytes]]]:  # fmt: skip
         """Yield the due nodes within [lo, hi) that can become references: the first ordinal; the key, the ordinal after
         the node, and the blob."""
+        limit = self._limit(stream, due)
         for key, end, below in self._keys(stream.sid, lo):
             _, first, _ = NODE_KEY.unpack(key)
-            if end > hi or below is None or not _is_older(below, before):
+            if end > hi or not limit.includes(end, below):
                 return
             if first < max(lo, stream.first_ord):
                 continue
@@ -170,13 +201,14 @@ class StoreView:
             if not stream.tombstones or not self._tombstones(stream.sid, first, end).count(first, end):
                 yield first, (key, end, blob)
 
-    def due_to(self, stream: StoredStream, lo: int, hi: int, before: int) -> int:
+    def due_to(self, stream: StoredStream, lo: int, hi: int, due: DueNodes) -> int:
         """Return the ordinal in [lo, hi] up to which all nodes are due."""
-        for key, _, below in self._keys(stream.sid, lo):
+        limit = self._limit(stream, due)
+        for key, end, below in self._keys(stream.sid, lo):
             first: int = NODE_KEY.unpack(key)[1]
             if first >= hi:
                 break
-            if below is None or not _is_older(below, before):
+            if not limit.includes(end, below):
                 return max(lo, first)
         return min(hi, max(lo, stream.next_ord))
 
@@ -208,11 +240,36 @@ class StoreView:
             return None
         (sid,) = U64.unpack(key)
         meta = metadata.unpack(sid, raw)
-        return StoredStream(sid, value[at : at + length], meta.first_ord, meta.next_ord, meta.tombstones)
+        name = value[at : at + length]
+        return StoredStream(sid, name, meta.first_ord, meta.next_ord, meta.tombstones, meta.tier_after)
 
-    def _is_due(self, stream: StoredStream, lo: int, before: int) -> bool:
+    def _is_due(self, stream: StoredStream, lo: int, due: DueNodes) -> bool:
         found = next(self._keys(stream.sid, lo), None)
-        return found is not None and found[2] is not None and _is_older(found[2], before)
+        return found is not None and found[2] is not None and self._limit(stream, due).includes(found[1], found[2])
+
+    def _limit(self, stream: StoredStream, due: DueNodes) -> _Limit:
+        after = stream.tier_after or due.after
+        if not after.in_bytes:
+            return _Limit(NO_END, (due.now - after.number) << 64 | MASK64 if after.number else NO_ID)
+        end = due.ends.get(stream.sid)
+        if end is None:
+            end = due.ends[stream.sid] = self._before_newest(stream.sid, after.number)
+        return _Limit(end, NO_ID)
+
+    def _before_newest(self, sid: int, size: int) -> int:
+        """Return the first ordinal of the newest nodes that together have this size in the store; 0 if all nodes have
+        less. O(these nodes). No blob is read: LMDB has its size in the page of its key."""
+        cursor = self._txn.cursor(db=self._databases[DATABASES[NODES]])
+        prefix = U64.pack(sid)
+        there = cursor.set_range(U64.pack(sid + 1))
+        there = cursor.prev() if there else cursor.last()
+        while there and bytes(cursor.key())[: U64.size] == prefix:
+            size -= len(cursor.value())
+            if size <= 0:
+                first: int = NODE_KEY.unpack(cursor.key())[1]
+                return first
+            there = cursor.prev()
+        return 0
 
     def _keys(self, sid: int, lo: int) -> Iterator[tuple[bytes, int, int | None]]:
         """Yield the nodes from the one with ordinal ``lo`` on: the key, the ordinal after the node, and the ID that its
@@ -279,11 +336,6 @@ class StoreView:
         return found
 
 
-def _is_older(below: int, before: int) -> bool:
-    """Return whether entries with IDs below this one are older than ``before`` (ms since epoch, or AGELESS)."""
-    return before == AGELESS or below >> 64 <= before
-
-
 @contextmanager
 def opened(directory: Path) -> Iterator[StoreView]:
     """Open the store in this directory in a read transaction. Raises CorruptError, OSError."""
@@ -295,7 +347,7 @@ def opened(directory: Path) -> Iterator[StoreView]:
             readahead=False,
         )  # fmt: skip
         try:
-            with env.begin() as txn:
+            with env.begin(buffers=True) as txn:
                 there = set(map(bytes, txn.cursor().iternext(keys=True, values=False)))
                 databases = {
                     name: env.open_db(name, txn=txn, create=False) for name in DATABASES if name in there

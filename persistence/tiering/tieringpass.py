@@ -16,7 +16,7 @@ from persistence.tiering import objects, source
 from persistence.tiering.manifests import ManifestStore
 from persistence.tiering.objects import ObjectBuilder
 from persistence.tiering.objectstore import HistoryStore, HistoryStoreError
-from persistence.tiering.source import StoredStream, StoreView
+from persistence.tiering.source import DueNodes, StoredStream, StoreView
 from resp.errors import CorruptError
 
 T = TypeVar("T")
@@ -53,7 +53,7 @@ class PassRequest:
 
     directory: Path  # of the store
     epoch: int  # of the leader; 0: without a server group
-    before: int  # ms since epoch: entries must be older; ``source.AGELESS``: any
+    due: DueNodes  # which nodes are copied
     offset: int  # log offset up to which records are confirmed; -1: no limit
     floor: int = 0  # the end of the log when this leader began: a store with fewer records lacks what others had
     frees: bool = False  # report the nodes whose entries can leave the store
@@ -141,7 +141,7 @@ class TieringPass:
             return known.end_ord
 
         self._progress()
-        return self._read(lambda view: view.next_due(after, copied_to, self._request.before))
+        return self._read(lambda view: view.next_due(after, copied_to, self._request.due))
 
     def _copy(self, stream: StoredStream) -> None:
         """Add the due entries of a stream to objects."""
@@ -149,7 +149,7 @@ class TieringPass:
             self._flush()
         known = self._known(stream)
         begin = max(known.end_ord, stream.first_ord)
-        more: int | None = self._read(lambda view: view.after_references(stream, begin, self._request.before))
+        more: int | None = self._read(lambda view: view.after_references(stream, begin, self._request.due))
         if more != begin and known.number and known.end_ord > stream.first_ord:
             raise CorruptError(
                 f"its manifest ends at ordinal {known.end_ord}, but entries up to {more} are only in history objects:"
@@ -183,7 +183,7 @@ class TieringPass:
         if stream is None or known is None or stream.name != known.name:
             return None  # deleted or renamed meanwhile, or its manifest is damaged
         begin = max(lo, stream.first_ord)
-        nodes = view.entries(stream, begin, self._request.before)
+        nodes = view.entries(stream, begin, self._request.due)
         for number, made in enumerate(objects.sections(stream.name, begin, nodes), 1):
             self._builder.add(made)
             self._streams[stream.name] = stream

@@ -31,7 +31,7 @@ _CUMULATIVE: dict[str, Callable[[list[str], Value], Value]] = {
 }  # fmt: skip
 _ONE_WORD: dict[str, Callable[[str], Value]] = {
     "yesno": parse_yes_no, "string": str, "host": lambda word: parse_host(word) if word else word,
-    "pattern": valuetypes.parse_pattern,
+    "pattern": valuetypes.parse_pattern, "span": valuetypes.parse_span,
     "events": lambda word: show_classes(parse_classes(word)), "acks": valuetypes.parse_acks,
 }  # fmt: skip
 
@@ -40,7 +40,7 @@ class Directive(NamedTuple):
     """One directive: how words become its value, how the value is shown, and its documentation.
 
     ``kind`` is one of yesno, integer, memory, octal, enum, string, host, words, hosts, percentiles, save, limits,
-    renames, users, leader, acks, pattern, policies. ``default`` is text, as in a file.
+    renames, users, leader, acks, pattern, policies, span. ``default`` is text, as in a file.
 
     ``fixed`` is not empty if tidelog supports only one value. It determines the effect of another value: ``"warn"``
     logs a warning and keeps the default; ``"no-set"`` does the same, but CONFIG SET fails, because clients would rely
@@ -142,6 +142,7 @@ class Directive(NamedTuple):
             "octal": "a file mode in octal",
             "string": "text",
             "pattern": "a glob pattern",
+            "span": "seconds, or bytes with a unit (`64mb`)",
             "host": "a host name or an address",
             "words": "words",
             "percentiles": "numbers from 0 to 100",
@@ -334,9 +335,10 @@ _HISTORY = (
               "Where the leader copies sealed nodes as history objects: an absolute path, `s3://bucket/prefix`, "
               "`gs://`, or `abfs://`; empty: nowhere. All members of a server group need the same value. See "
               "[history.md](history.md).", mutable=False),
-    Directive("tier-after", "integer", "86400",
-              "The age in seconds, by their IDs, at which entries are copied; 0: as soon as their node is sealed. "
-              "The active node is never copied.", high=MAX_INT),
+    Directive("tier-after", "span", "86400",
+              "How much recent history of each stream stays local: an age in seconds, by the IDs of the entries "
+              "(`3600`), or a size in the store, which needs a unit (`1gb`). What exceeds it is copied; 0: each node "
+              "as soon as it is sealed. The active node is never copied. `TCFG key TIER` sets it for a stream."),
     Directive("tier-interval", "integer", "3600",
               "Seconds between two passes. Each pass copies everything that is due, in objects of up to 64 MB; 0: the "
               "next pass follows immediately.", high=MAX_INT),

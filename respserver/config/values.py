@@ -86,7 +86,7 @@ class Values:
     node_cache_size: int
     # history
     tier_url: str  # "": nowhere
-    tier_after: int  # seconds; 0: no age
+    tier_after: str  # see valuetypes.tier_after()
     tier_interval: int  # seconds
     tier_timeout: int  # seconds
     tier_free: bool

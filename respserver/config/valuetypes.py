@@ -15,10 +15,12 @@ from commands.streams.policy import policy_of
 from resp.errors import CommandError
 from respserver.config.conffile import parse_memory
 from storage.streams.retention import RetentionPolicy
+from storage.streams.tierafter import MOST, TierAfter
 
 GROUP_NAME = re.compile(r"[0-9A-Za-z._:@-]{1,64}", re.ASCII)  # the name of a server group, or of a member
 _ESCAPED = re.compile(r"\\.", re.DOTALL)
 _CLASS = re.compile(r"\[[^\]]*\]")
+LONGEST = 2**31 - 1  # seconds of ``tier-after``
 INSYNC = -1  # the value of ``replica-acks insync``
 LISTS = frozenset(("words", "hosts", "percentiles", "save", "limits", "leader", "policies"))  # kinds of several words
 _CLIENT_CLASSES = {"normal": "normal", "slave": "replica", "replica": "replica", "pubsub": "pubsub"}
@@ -136,6 +138,27 @@ def policies(words: list[str]) -> list[tuple[bytes, RetentionPolicy]]:
         except CommandError as error:
             raise ValueError(f"{words[start]}: {str(error).removeprefix('ERR ')}") from None
     return found
+
+
+def parse_span(word: str) -> str:
+    """Check ``tier-after``, see tier_after(). Raises ValueError."""
+    tier_after(word)
+    return word.lower()
+
+
+def tier_after(word: str) -> TierAfter:
+    """Parse an age in seconds, ``3600``, or a size with a unit, ``1gb``. Raises ValueError."""
+    if word.isascii() and word.isdigit() and (seconds := int(word)) <= LONGEST:
+        return TierAfter(False, seconds * 1000)
+    try:
+        size = -1 if word[-1:].isdigit() else parse_memory(word)
+    except ValueError:
+        size = -1
+    if not 0 <= size <= MOST:
+        raise ValueError(
+            f"argument must be an age in seconds, 0 to {LONGEST}, or a size with a unit, as in 3600 or 1gb"
+        )
+    return TierAfter(True, size)
 
 
 def parse_acks(word: str) -> int:

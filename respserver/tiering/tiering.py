@@ -26,6 +26,7 @@ from typing import Any, Final, Protocol
 
 from persistence import nodeid
 from resp.errors import CorruptError
+from respserver.config.valuetypes import tier_after
 from respserver.observe.stats import TierStats
 from respserver.runtime.parts import RuntimeParts, ServerPart
 from respserver.runtime.threads import in_thread
@@ -35,7 +36,6 @@ from respserver.tiering.historyreads import HistoryReads
 RETRY_MS: Final = 30_000  # after an error, at most
 SOON_MS: Final = 1000  # until the rest of a pass that met unconfirmed records, and after an error, at least
 FOLLOWS: Final = -1  # instead of the epoch of a leader: a replica that frees space
-AGELESS: Final = -1  # see ``persistence.tiering.source``
 LONGEST_ERROR: Final = 1000  # characters
 FREED: Final = 2000  # nodes that the store replaces in one transaction
 #: In the lines of the helper.
@@ -190,11 +190,11 @@ class Tiering(ServerPart):
                 "self": self._own_id() if follows and self._group is None else "",
             }  # fmt: skip
             await self._helper.request(first, config.tier_timeout)
-        age = config.tier_after * 1000
         request = {
             "directory": str(self._data.disk.store.path.parent), "epoch": max(0, epoch), "offset": self._confirmed(),
             "floor": self._begun(epoch),
-            "before": now - age if age else AGELESS, "seconds": config.tier_timeout, "frees": config.tier_free,
+            "now": now, "after": tier_after(config.tier_after).pack().hex(),
+            "seconds": config.tier_timeout, "frees": config.tier_free,
             # a node that was reported earlier can still become a reference to an object that could be deleted
             "deletes": not self._freed and self._freeing is None,
             "grace": config.tier_grace, "points": self._data.disk.history.points(self._data.disk.offset),

@@ -32,13 +32,19 @@ def digest(
     return total.hexdigest()
 
 
+def _add_settings(stream: Stream, update: Callable[[bytes], object]) -> None:
+    if stream.retention is not None:
+        update(b"K%b;" % stream.retention.pack())
+    if stream.tier_after is not None:
+        update(b"H%b;" % stream.tier_after.pack())
+
+
 def _add_stream(stream: Stream, update: Callable[[bytes], object]) -> None:
     update(b"T%d %d %d %d;" % (stream.last_id, stream.next_ord, stream.first_ord, stream.evicted_to))
     if stream.deleted or stream.shift or stream.max_deleted or stream.lone:
         added = stream.entries_added
         update(b"D%d %d %d %d;" % (stream.deleted, added, stream.max_deleted, stream.lone))
-    if stream.retention is not None:
-        update(b"K%b;" % stream.retention.pack())
+    _add_settings(stream, update)
     if stream.tombstones is not None:
         for chunk, container in stream.tombstones.chunks():
             update(b"M%d %d:%b" % (chunk, len(container), container))

@@ -43,6 +43,7 @@ from storage.streams.delayed import WALL, DelayedEntries
 from storage.streams.retention import NO_CHECK, RetentionPolicy
 from storage.streams.stages import Stage, Stages
 from storage.streams.stream import Stream
+from storage.streams.tierafter import TierAfter
 
 
 class Watcher(Protocol):
@@ -394,6 +395,14 @@ class Keyspace(KeyTable):
         self.unchecked.pop(key, None)
         self.check_later.pop(key, None)
         self.timers.cancel(timers.RETENTION, key)
+
+    def set_tier_after(self, key: bytes, stream: Stream, after: TierAfter | None) -> None:
+        """Set how much of a stream stays local, or remove it. An empty stream that has it remains."""
+        self.before(key)
+        stream.tier_after = after
+        if after is not None and not (stream.next_ord or stream.groups):
+            stream.lone = True
+        self.stream_logged(key, stream, records.tier(key, b"" if after is None else after.pack()))
 
     # -- keys that are copied from another group (see ``copymutators``) --------------------------------------------
     def set_imports(self, value: bytes) -> None:

@@ -24,6 +24,7 @@ from storage.keyspace.values import String
 from storage.model import records
 from storage.model.ids import MASK64
 from storage.model.records import split_ids
+from storage.streams import tierafter
 from storage.streams.delayed import DelayedEntries
 from storage.streams.delayed import split as split_delay
 from storage.streams.producers import LONGEST_MS, MOST_IDS
@@ -236,6 +237,16 @@ def _apply_retain(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
         raise CorruptError("a RETAIN record without a policy for a stream that does not exist")
     policy = unpack_retention(raw) if raw else None
     ks.set_retention(key, ks.create_stream(key) if stream is None else stream, policy)
+
+
+def _apply_tier(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
+    _, _, klen = records.RENAME_HEAD.unpack_from(batch, at)
+    start = at + records.RENAME_HEAD.size
+    key, raw = batch[start : start + klen], part(batch, start + klen, stop)
+    stream = _stream(ks, key)
+    if stream is None and not raw:
+        raise CorruptError("a TIER record without a value for a stream that does not exist")
+    ks.set_tier_after(key, ks.create_stream(key) if stream is None else stream, tierafter.unpack(raw) if raw else None)
 
 
 def _apply_delay(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
@@ -573,6 +584,7 @@ _APPLY: Final[dict[int, Callable[[Keyspace, bytes, int, int], None]]] = {
     records.IDMP: _apply_idmp,
     records.PRODUCED: _apply_produced,
     records.RETAIN: _apply_retain,
+    records.TIER: _apply_tier,
     records.DELAY: _apply_delay,
     records.JOIN: _apply_join,
     records.CANCEL: _apply_cancel,

@@ -47,6 +47,7 @@ A record is
     IDMP          klen u32 | keep ms u64 | most u32 | key                    XCFGSET
     PRODUCED      klen u32 | now u64 | key                  producers' IDs older than their retention are removed
     RETAIN        klen u32 | key | policy                    see ``storage.streams.retention``; empty: none
+    TIER          klen u32 | key | tier-after                see ``storage.streams.tierafter``; empty: as configured
     DELAY         klen u32 | ms u64 | seq u64 | key | entry of the companion    see ``storage.streams.delayed``
     JOIN          klen u32 | ms u64 | seq u64 | now u64 | keep ms u64 | most u32 | n u32 | key
                   | n ordinals u64 | n sizes u32 | entries of the companion     they join their stream from ms.seq on
@@ -116,6 +117,7 @@ NODE: Final = 36
 GROUPCOPY: Final = 37
 PENDING: Final = 38
 PRODUCER: Final = 39
+TIER: Final = 40
 
 HEAD: Final = Struct(">BI")
 APPEND_HEAD: Final = Struct(">BIIQQ")  # APPEND, DELAY
@@ -127,7 +129,7 @@ SETID_HEAD: Final = Struct(">BII16sQ16s")
 IDEMPOTENT_HEAD: Final = Struct(">BIIIQQQQI")
 IDMP_HEAD: Final = Struct(">BIIQI")
 JOIN_HEAD: Final = Struct(">BIIQQQQII")
-RENAME_HEAD: Final = Struct(">BII")  # RENAME, RETAIN
+RENAME_HEAD: Final = Struct(">BII")  # RENAME, RETAIN, TIER
 GROUP_HEAD: Final = Struct(">BIII16sQQ")
 DELIVER_HEAD: Final = Struct(">BIIII16sQQQIBIII")
 IDS_HEAD: Final = Struct(">BIII")  # ACK, DESTROY, GROUPCOPY, PRODUCER
@@ -270,6 +272,11 @@ def idmp(key: bytes, keep_ms: int, most: int) -> bytes:
 def retain(key: bytes, policy: bytes) -> bytes:
     """Return a RETAIN record. ``policy``: packed; empty: the policy is removed."""
     return _named(RETAIN, RENAME_HEAD, (key,), (), policy)
+
+
+def tier(key: bytes, after: bytes) -> bytes:
+    """Return a TIER record. ``after``: packed; empty: as configured."""
+    return _named(TIER, RENAME_HEAD, (key,), (), after)
 
 
 def delay(key: bytes, ms: int, seq: int, wire: bytes) -> bytes:

@@ -15,6 +15,7 @@
     storedindex  reads these parts
     readahead    delayed entries that were read before their turn
     retention    the retention policy of a stream
+    tierafter    how much of a stream stays local if its history is copied to an object store
     stages       unpublished entries, and fences
     capture      the changes that a checkpoint writes
 

@@ -24,6 +24,7 @@ from storage.nodes.packed import AnyNode
 from storage.nodes.pool import NodePool, open_sealed
 from storage.streams.producers import Producers
 from storage.streams.retention import NO_CHECK, RetentionPolicy
+from storage.streams.tierafter import TierAfter
 
 NO_SIZES: Final[list[int]] = []  # never changed, like the next ones
 NO_PARTS: Final[list[bytes]] = []
@@ -64,7 +65,7 @@ class StreamNodes:
         "_active", "_active_bytes", "_active_ord", "_append_list", "_evicted_to", "_front", "_front_ord", "_joins",
         "_raised", "_reopen", "_sealed", "_tombstones_to_capture", "deleted", "dirty", "first_ord", "groups", "last_ms",
         "check_from", "last_seq", "lone", "max_deleted", "next_ord", "pool", "producers", "retention", "shift", "sid",
-        "tombstones", "used",
+        "tier_after", "tombstones", "used",
     )  # fmt: skip
 
     def __init__(self, sid: int, pool: NodePool) -> None:
@@ -92,6 +93,7 @@ class StreamNodes:
         self.max_deleted = 0  # the highest ID of those, or the one set by XSETID
         self.producers: Producers | None = None
         self.retention: RetentionPolicy | None = None
+        self.tier_after: TierAfter | None = None  # None: as configured
         self.groups: dict[bytes, Group] = {}
         self._evicted_to = 0  # see evicted_to
         # the node of the entry before first_ord, unless evicted_to was already read from it

@@ -336,6 +336,7 @@ class Stream(StreamReads):
             self._tombstones_to_capture is None
             and self.producers is None
             and self.retention is None
+            and self.tier_after is None
             and not (flags or self.shift or self.deleted or self.max_deleted)
         ):
             return metadata.pack_plain(
@@ -350,7 +351,7 @@ class Stream(StreamReads):
             *((0, 0, 0, 0) if producers is None else (
                 producers.keep_ms, producers.most, producers.added, producers.duplicates
             )),
-            self.retention,
+            self.retention, self.tier_after,
         ))  # fmt: skip
 
     @classmethod
@@ -434,7 +435,7 @@ class Stream(StreamReads):
             producers = self.own_producers()
             producers.keep_ms, producers.most = found.idmp_ms, found.idmp_most
             producers.added, producers.duplicates = found.iids_added, found.iids_repeated
-        self.retention = found.retention
+        self.retention, self.tier_after = found.retention, found.tier_after
 
     def restore_tombstones(self, chunk: int, container: bytes) -> None:
         """Add a chunk of tombstones from the store, in order. Raises CorruptError if it is damaged."""

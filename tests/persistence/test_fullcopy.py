@@ -203,7 +203,7 @@ def meta_of(change: Callable[[list[int]], list[int]]) -> Callable[[list[Entry]],
     def apply(key: bytes, content: bytes) -> tuple[bytes, bytes]:
         at = STREAM.size + STREAM.unpack_from(content)[3]
         found = metadata.unpack(1, content[at:])
-        numbers: list[Any] = change([*found[:-1]])
+        numbers: list[Any] = change([*found[:-2]])
         return key, content[:at] + metadata.pack(StreamMeta(*numbers))
 
     return resigned(2, apply)

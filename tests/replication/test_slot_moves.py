@@ -46,6 +46,7 @@ def fill(node: Node) -> None:
         ("TDELAY", "{a}x", "AT", "9999999999999", "f", "v"),
         ("TREAD", "{a}x", "0", "3", "GROUP", "q", "600000", "RETRY", "600000", "900000"),
         ("TCFG", "{a}r", "RETAIN", "COUNT", "5", "EXACT"),
+        ("TCFG", "{a}x", "TIER", "BYTES", "1000"),
         ("TSTAGE", "{a}stage", "600000", "{a}y", "FIELDS", "1", "f", "VALUES", "staged"),
         ("TSTAGE", "{a}other", "600000", "{a}y", "FIELDS", "1", "f", "VALUES", "staged"),
         ("TPUBLISH", "{a}fence", "7", "{a}other"),
@@ -63,7 +64,7 @@ def seen(node: Node) -> list[Any]:
             for words in (
                 "GET {a}s", "GET {a}t", "XRANGE {a}x - +", "XINFO STREAM {a}x", "XPENDING {a}x g - + 100",
                 "XINFO GROUPS {a}x", "XINFO STREAM {a}i", "TPENDING {a}x q", "TDELAY {a}x LIST", "TFENCE {a}fence",
-                "TCFG {a}r",
+                "TCFG {a}r", "TCFG {a}x",
             )
         ]  # fmt: skip
     found[4] = [[each[0], each[1], each[3]] for each in found[4]]  # without the idle time

@@ -269,7 +269,7 @@ NOTHING_IS_BEYOND = {  # they say when or how, of what comes
     "tcp-keepalive", "hz", "shutdown-timeout", "stream-idmp-duration", "slowlog-log-slower-than",
     "latency-monitor-threshold", "repl-ping-replica-period", "repl-timeout", "replica-priority",
     "replica-announce-port", "cluster-announce-port", "cluster-announce-tls-port", "scrub-rate", "min-in-sync",
-    "in-sync-timeout", "metrics-port", "move-pause", "tier-after", "tier-cache", "tier-grace", "tier-interval",
+    "in-sync-timeout", "metrics-port", "move-pause", "tier-cache", "tier-grace", "tier-interval",
     "tier-timeout",
 }  # fmt: skip
 

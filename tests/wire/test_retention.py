@@ -23,7 +23,7 @@ def log_offset(c: Raw) -> int:
 
 
 def policy(c: Raw, key: str = "s") -> Any:
-    name, value = c("TCFG", key)
+    name, value = c("TCFG", key)[:2]
     assert name == b"retain"
     return value
 

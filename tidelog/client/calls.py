@@ -118,11 +118,18 @@ def _policy(raw: bytes | None) -> StreamPolicy | None:
     return StreamPolicy(**numbers, groups="GROUPS" in words, exact="EXACT" in words)
 
 
+def _words(raw: bytes | None) -> str | None:
+    return None if raw is None else raw.decode()
+
+
+_READ: dict[str, Callable[[Any], Any]] = {"retain": _policy, "tier": _words}
+
+
 def _fields_of(kind: type[Any]) -> dict[bytes, tuple[str, Callable[[Any], Any] | None]]:
     """Return the fields of a description by their names in replies, each with what reads its value."""
     found: dict[bytes, tuple[str, Callable[[Any], Any] | None]] = {}
     for name in (each.name for each in dataclasses.fields(kind)):
-        read = _policy if name == "retain" else _maybe_id if name in _ID_FIELDS else None
+        read = _READ.get(name, _maybe_id if name in _ID_FIELDS else None)
         found[name.replace("_", "-").replace("deadlettered", "dead-lettered").encode()] = name, read
     return found
 
@@ -452,6 +459,23 @@ def tcfg_retain(key: Name, policy: StreamPolicy | None, *, dry: bool = False) ->
     if dry:
         words.append("DRY")
     return Call(tuple(words), int)
+
+
+def tcfg_tier(key: Name, *, ms: int | None = None, bytes: int | None = None) -> Call[None]:  # noqa: A002
+    """Set how much of a stream stays local if the server copies history to an object store: the entries that are
+    younger than ``ms``, or the newest nodes with this size in the store. Without both, that of the server applies.
+
+    Creates the stream if the key does not exist. Raises ValueError for both, and redis.ResponseError for invalid
+    values.
+    """
+    if ms is not None and bytes is not None:
+        raise ValueError("ms and bytes exclude each other: give one of them, or none for the default of the server")
+    words: tuple[Value, ...] = ("DEFAULT",)
+    if ms is not None:
+        words = "AGE", ms
+    elif bytes is not None:
+        words = "BYTES", bytes
+    return Call(("TCFG", key, "TIER", *words), lambda _: None)
 
 
 # -- groups --------------------------------------------------------------------------------------------------

@@ -72,6 +72,7 @@ class Commands:
     tinfo = ClientCommand(calls.tinfo)
     tcfg = ClientCommand(calls.tcfg)
     tcfg_retain = ClientCommand(calls.tcfg_retain)
+    tcfg_tier = ClientCommand(calls.tcfg_tier)
     tack = ClientCommand(calls.tack)
     tnack = ClientCommand(calls.tnack)
     ttouch = ClientCommand(calls.ttouch)

@@ -213,6 +213,7 @@ class Info:
     deleted_to: StreamId = NOTHING  # the highest of their IDs, 0.0 if none
     retain: StreamPolicy | None = None  # the retention policy
     delayed: int = 0  # entries that join it later
+    tier: str | None = None  # the words of TCFG TIER, such as "BYTES 1000000000"; None: as configured
 
     def may_lack(self, id: StreamId) -> bool:  # noqa: A002
         """Return whether an entry with this ID may have existed and been evicted or deleted."""

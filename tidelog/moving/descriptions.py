@@ -47,6 +47,7 @@ class StreamDescription:
     expires: int  # ms since 1970; NEVER
     largest: int  # size of the larger one of the oldest and the newest entry, in bytes
     retain: bytes = b""  # the retention policy in the words of TCFG; empty: none, or a Redis server
+    tier: bytes = b""  # likewise, of TCFG TIER
     groups: dict[bytes, GroupDescription] = field(default_factory=dict)
 
     def is_trimmed(self, at: StreamId) -> bool:
@@ -143,6 +144,7 @@ def _stream(end: Endpoint, replies: list[Any]) -> StreamDescription | None:
         expires=expiry_of(end, left, time),
         largest=max((sum(map(len, entry[1])) for entry in (oldest, newest) if entry), default=0),
         retain=fields.get("retain", b""),
+        tier=fields.get("tier", b""),
         groups={each.name: each for each in (_group(row, added) for row in groups)},
     )
 

@@ -6,7 +6,7 @@ XINFO at the source      again, together with the groups, in one step
 XRANGE -> XADD           entries that arrived since
 XTRIM, XSETID, expiry    as described in that step
 groups                   as described in that step
-TDELAY, TCFG RETAIN      after the comparison
+TDELAY, TCFG             after the comparison
 
 Rule 1: the target does not evict on its own until the copy is complete: a retention policy would evict entries that the
         source has, because the clocks and the positions of the groups differ.
@@ -80,12 +80,15 @@ class Streams:
             self.target.ask("DEL", moved.key)
 
     def retain(self, moved: CopiedStream) -> bool:
-        """Set the retention policy of the source at the target. Returns False if the target cannot have one."""
-        if moved.here is None or not moved.here.retain:
+        """Set the retention policy of the source at the target, and how much of the stream stays local. Returns False
+        if the target cannot have the policy."""
+        if moved.here is None:
             return True
-        if self.target.tidelog:
+        if self.target.tidelog and moved.here.tier:
+            self.target.ask("TCFG", moved.key, "TIER", *moved.here.tier.split())
+        if self.target.tidelog and moved.here.retain:
             self.target.ask("TCFG", moved.key, "RETAIN", *moved.here.retain.split())
-        return self.target.tidelog
+        return self.target.tidelog or not moved.here.retain
 
     def _only_ours(self, moved: CopiedStream, there: StreamDescription) -> None:
         if there.last > moved.tried:
@@ -111,6 +114,8 @@ class Streams:
             there, moved.here, moved.carried = None, None, Carried()
         if there is not None and there.retain:
             self.target.ask("TCFG", key, "RETAIN", "NONE")
+        if there is not None and there.tier:
+            self.target.ask("TCFG", key, "TIER", "DEFAULT")
         if there is not None and moved.here is None:
             self._cancel_delayed(key)
         begin = there.last if there is not None else ZERO

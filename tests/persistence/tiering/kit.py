@@ -11,7 +11,7 @@ from persistence.tiering.deleting import Deleting, DeletionRequest
 from persistence.tiering.deletionlist import DeletionList
 from persistence.tiering.manifests import ManifestStore
 from persistence.tiering.objectstore import Files, HistoryStore, LocalFiles
-from persistence.tiering.source import AGELESS
+from persistence.tiering.source import AGELESS, DueNodes
 from persistence.tiering.tieringpass import PassRequest, TieringPass, TieringState
 from storage.history import manifest as manifests
 from storage.history import objectfile
@@ -93,8 +93,8 @@ class Copier:
         self.progress: Callable[[], None] = lambda: None
         self.deletions.load()
 
-    def run(self, before: int = AGELESS, offset: int = -1) -> bool:
-        request = PassRequest(self._directory, self._epoch, before, offset, self.floor)
+    def run(self, due: DueNodes = AGELESS, offset: int = -1) -> bool:
+        request = PassRequest(self._directory, self._epoch, due, offset, self.floor)
         one = TieringPass(request, self.state, self.objects, self.manifests, lambda: self.progress())
         complete = one.run()
         self.problems = one.problems

@@ -144,8 +144,9 @@ def test_references_to_objects_of_another_owner(copied: TieredServer, monkeypatc
     for own in ("", "8" * 40):
         first = {"url": str(copied.target), "server": "7" * 40, "seconds": 30, "follows": True, "self": own}
         helper = Helper(first, io.StringIO())
+        after = AGELESS.after.pack().hex()
         with pytest.raises(ForeignPrefixError, match="belongs to another server"):
-            helper.serve({"directory": str(copied.copied), "before": AGELESS, "seconds": 30})
+            helper.serve({"directory": str(copied.copied), "now": 0, "after": after, "seconds": 30})
         assert (copied.target / "pins").exists() == bool(own)
     (pin,) = (copied.target / "pins").iterdir()
     assert pins.decode(pin.read_bytes()).objects == frozenset({"x.tide"})

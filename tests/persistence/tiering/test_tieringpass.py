@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from persistence.tiering import source
 from persistence.tiering.objectstore import HistoryStoreError, LocalFiles
+from persistence.tiering.source import DueNodes
 from storage.history import manifest, objectfile, section
+from storage.streams.tierafter import TierAfter
 from tests.persistence.tiering.kit import FaultyFiles, History, TieredServer
 
 
@@ -161,8 +164,50 @@ def test_only_old_entries(data: TieredServer) -> None:
     for number in range(40):
         data.client("XADD", "a", f"{now - 40_000 + 1000 * number}-0", "n", str(number))
     data.save()
-    data.copier().run(before=now - 15_000)
+    data.copier().run(DueNodes(now, TierAfter(False, 15_000)))
     data.check("a", 20)  # the node of 20 to 29 begins before that time, but ends after it
+
+
+def sizes(data: TieredServer) -> list[int]:
+    """Return the sizes of the nodes of the only stream in the store, in order."""
+    with source.opened(data.copied) as view:
+        (stream,) = view.streams(lambda _its: True)
+        return [len(view._node(key)) for key, _, _ in view._keys(stream.sid, 0)]
+
+
+def test_only_what_exceeds_a_size(data: TieredServer) -> None:
+    """The newest nodes that together have the size stay, and the last node also counts."""
+    data.add("a", 95)
+    stored = sizes(data)
+    assert len(stored) == 10
+    now = int(time.time() * 1000)
+    data.copier().run(DueNodes(now, TierAfter(True, sum(stored))))
+    assert data.history("a") == []
+    for staying in (9, 5, 1):
+        data.copier().run(DueNodes(now, TierAfter(True, sum(stored[-staying:]))))
+        data.check("a", 10 * staying - 5)
+    data.add("a", 5)
+    data.copier().run(DueNodes(now, TierAfter(True, 0)))
+    data.check("a", 10)
+
+
+def test_streams_with_their_own_setting(data: TieredServer) -> None:
+    """It has precedence over the default, which the other streams have."""
+    data.client("TCFG", "soon", "TIER", "AGE", 0)
+    data.client("TCFG", "late", "TIER", "BYTES", 1 << 40)
+    now = int(time.time() * 1000)
+    for key in ("default", "soon", "late"):
+        data.add(key, 45)
+    data.copier().run(DueNodes(now, TierAfter(False, 3_600_000)))
+    assert (data.history("default"), data.history("late")) == ([], [])
+    data.check("soon", 5)
+    data.copier().run(DueNodes(now, TierAfter(False, 0)))
+    assert data.history("late") == []
+    data.check("default", 5)
+    data.client("TCFG", "late", "TIER", "DEFAULT")
+    data.save()
+    data.copier().run(DueNodes(now, TierAfter(False, 0)))
+    data.check("late", 5)
 
 
 def test_unconfirmed_records_wait(data: TieredServer) -> None:

@@ -24,6 +24,26 @@ def saved(reader: Raw, length: int) -> None:
     assert reader("SAVE") == b"OK"
 
 
+def test_a_replica_keeps_what_stays_local(tmp_path: Path) -> None:
+    """The setting of a stream is replicated, and counts for what a replica frees. That of the leader can be another."""
+    target = tmp_path / "target"
+    target.mkdir()
+    with tiered(target, save="", node_cache_size="0") as server, Raw(server.port) as client:
+        follow: dict[str, Any] = {**OPTIONS, "replicaof": f"{server.host} {server.port}", "tier_after": "1gb"}
+        with tiered(target, **follow) as replica, Raw(replica.port) as reader:
+            entries = add(client, COUNT)
+            await_copy(target, entries)
+            saved(reader, COUNT)
+            passes = int(fields(reader)["tier_passes"])
+            eventually(lambda: int(fields(reader)["tier_passes"]) > passes + 1)
+            assert fields(reader)["tier_freed_nodes"] == "0"
+            client("TCFG", "a", "TIER", "BYTES", 0)
+            eventually(lambda: reader("TCFG", "a")[3] == b"BYTES 0")
+            saved(reader, COUNT)
+            wait_until_freed(reader, FREED)
+            assert reader("XRANGE", "a", "-", "+") == entries
+
+
 def test_a_replica_frees_what_its_leader_has_copied(tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.mkdir()

@@ -102,6 +102,25 @@ def alive(pid: int) -> bool:
         return False
 
 
+def test_a_size_stays_local_and_streams_have_their_own_setting(tmp_path: Path) -> None:
+    """The default is a size, which no stream exceeds. Changes of it and of a stream affect the next pass."""
+    with tiered(tmp_path, tier_after="1gb") as server, Raw(server.port) as client:
+        assert client("TCFG", "soon", "TIER", "BYTES", 0) == b"OK"
+        others = [add(client, 45, key) for key in ("a", "late")]
+        await_copy(tmp_path, add(client, 45, "soon"), b"soon")
+        assert client("TCFG", "late", "TIER", "AGE", 3_600_000) == b"OK"
+        assert client("SAVE") == b"OK"
+        assert [History(tmp_path).manifest(key) for key in (b"a", b"late")] == [None, None]
+        assert client("CONFIG", "SET", "tier-after", "1b") == b"OK"
+        await_copy(tmp_path, others[0])
+        passes = int(fields(client)["tier_passes"])
+        eventually(lambda: int(fields(client)["tier_passes"]) > passes + 1)
+        assert History(tmp_path).manifest(b"late") is None
+        assert client("TCFG", "late", "TIER", "DEFAULT") == b"OK"
+        assert client("SAVE") == b"OK"
+        await_copy(tmp_path, others[1], b"late")
+
+
 def test_s3(tmp_path: Path) -> None:
     with s3_bucket() as bucket:
         url = f"{bucket}/{tmp_path.name}"

@@ -101,6 +101,10 @@ class Checkpoints(RuleBasedStateMachine):
     def retain(self, key: str, limit: str, groups: str, how: str) -> None:
         self.run("TCFG", key, "RETAIN", *limit.split(), *groups.split(), how)
 
+    @rule(key=KEYS, words=st.sampled_from(["AGE 0", "AGE 5", "BYTES 5", "DEFAULT"]))
+    def keep_local(self, key: str, words: str) -> None:
+        self.run("TCFG", key, "TIER", *words.split())
+
     @rule(key=KEYS)
     def retain_everything(self, key: str) -> None:
         self.run("TCFG", key, "RETAIN", "NONE")

@@ -126,6 +126,7 @@ def step(chance: random.Random, ks: Keyspace, now: int) -> None:
         run("XADD", key, "IDMP", "p", f"i{chance.randrange(9)}", "*", "f", "v")
     elif choice == 22:
         run("TCFG", key, "RETAIN", "COUNT", chance.randint(1, 9), "EXACT")
+        run("TCFG", key, "TIER", chance.choice(["AGE", "BYTES"]), chance.randint(0, 9))
         run("PEXPIRE", key, chance.choice([40, 5000]))
     else:
         run("XSETID", key, f"{now + 50}-0")

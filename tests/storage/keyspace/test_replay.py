@@ -20,6 +20,7 @@ from storage.model import records
 from storage.model.entries import entry_wire, id_bulk
 from storage.streams.delayed import OWN, WALL, split, stored_head
 from storage.streams.retention import RetentionPolicy
+from storage.streams.tierafter import TierAfter
 from tests.storage.keyspace.replaykit import ALL, NOW, append_record, as_string, call, counters, empty, wire
 
 
@@ -100,6 +101,12 @@ def every_kind() -> Iterator[tuple[str, Keyspace, Keyspace, bytes]]:
     yield logged("RETAIN")
     live.set_retention(b"kept", live.create_stream(b"kept"), RetentionPolicy(5, 0, 0, False, 0, False))
     yield logged("RETAIN")
+    live.set_tier_after(b"s", stream, TierAfter(True, 5))
+    yield logged("TIER")
+    live.set_tier_after(b"s", stream, None)
+    yield logged("TIER")
+    live.set_tier_after(b"local", live.create_stream(b"local"), TierAfter(False, 0))
+    yield logged("TIER")
     delayed = delaymutators.companion(live, b"s")
     for number, (token, flags) in enumerate(((b"one", 0), (b"two", OWN), (b"three", OWN | WALL), (b"four", 0))):
         stored = entry_wire(id_bulk(NOW, number), [*stored_head(token, NOW + 9 - number, flags), b"f", b"v"])
@@ -166,7 +173,7 @@ def test_every_kind_replays_and_logs_the_same_bytes() -> None:
         assert counters(behind) == counters(live), kind
         seen.add(batch[0])
     kinds = {*range(records.APPEND, records.RENAME + 1), *range(records.XGROUP, records.FORGET + 1)}
-    kinds |= {*range(records.DELAY, records.CANCEL + 1)}
+    kinds |= {*range(records.DELAY, records.CANCEL + 1), records.TIER}
     assert seen == kinds
 
 

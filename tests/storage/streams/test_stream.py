@@ -13,7 +13,9 @@ from storage.nodes.node import Node
 from storage.nodes.pool import NodePool
 from storage.nodes.redisform import redis_entries
 from storage.streams.capture import StreamCapture
+from storage.streams.retention import RetentionPolicy
 from storage.streams.stream import Stream
+from storage.streams.tierafter import TierAfter
 from tests.storage.nodes.nodestore import MemoryStore, backward, cached, opened
 from tests.storage.streams.captures import parts_of
 
@@ -315,8 +317,23 @@ def test_metadata_golden() -> None:
     assert Stream.restore(1, raw, stream.pool).meta() == raw
 
 
-def test_damaged_metadata_is_refused() -> None:
+@pytest.mark.parametrize("policy", [None, RetentionPolicy(5, 6, 7, True, 8, True)])
+@pytest.mark.parametrize("after", [None, TierAfter(False, 0), TierAfter(True, 9)])
+def test_settings_are_metadata(policy: RetentionPolicy | None, after: TierAfter | None) -> None:
+    stream, _, _ = made(3)
+    stream.retention, stream.tier_after = policy, after
+    raw = stream.meta()
+    assert raw[0] == (5 if after else 3 if policy else 1), "earlier servers read what has no newer setting"
+    again = Stream.restore(1, raw, stream.pool)
+    assert again.meta() == raw
+    for here, there in ((stream.retention, again.retention), (stream.tier_after, again.tier_after)):
+        assert (here and here.words()) == (there and there.words())
+
+
+@pytest.mark.parametrize("after", [None, TierAfter(True, 9)])
+def test_damaged_metadata_is_refused(after: TierAfter | None) -> None:
     stream, _, nodes = made(30)
+    stream.tier_after = after
     meta = stream.meta()
     for at in range(len(meta)):
         with pytest.raises(CorruptError, match="stream 7"):

@@ -55,6 +55,7 @@ def test_every_key_is_there_again(servers: Cluster, target: Path, source: str) -
     leader = servers.node(stream_node_max_entries=16)
     fill(leader)
     leader("TCFG", "k", "RETAIN", "COUNT", 150, "GROUPS", "LIMIT", 200, "EXACT")
+    leader("TCFG", "k", "TIER", "AGE", 3_600_000)
     node = leader
     if source == "replica":
         node = servers.node(of=leader.port)

@@ -167,6 +167,14 @@ def test_retention_policy(client: Any) -> None:
         client.tcfg("missing")
     with pytest.raises(redis.ResponseError, match="needs a limit"):
         client.tcfg_retain("k", StreamPolicy())
+    client.tcfg_tier("k", bytes=7)
+    assert client.tinfo("k").tier == "BYTES 7"
+    client.tcfg_tier("k", ms=5)
+    assert client.tinfo("k").tier == "AGE 5"
+    client.tcfg_tier("k")
+    assert client.tinfo("k").tier is None
+    with pytest.raises(ValueError, match="exclude each other"):
+        client.tcfg_tier("k", ms=5, bytes=7)
     client.tappev("k", {"n": 6}, bytes=1)
     assert client.ttrim("k", bytes=0) == client.tlen("k") == 0
 
@@ -417,7 +425,7 @@ def test_both_clients_have_every_call_with_its_signature() -> None:
         and inspect.isfunction(function)
         and str(inspect.signature(function).return_annotation).startswith("Call[")
     }
-    assert len(built) == 34
+    assert len(built) == 35
     for cls in (Client, AsyncClient):
         for name, function in built.items():
             method = getattr(cls, name)

@@ -99,15 +99,19 @@ def test_retention_policies(target: Peer, tide: Tide) -> None:
             here.tmappend(key, ["n"], [[n] for n in range(20)])
             here.tread(key, "0", 5, group="readers")
         here.tcfg_retain("kept", policy)
+        here.tcfg_tier("kept", bytes=70)
         eventually(lambda: here.tlen("kept") == 15)
         assert moved(tide.url, other.url)["verdict"] == "same"
         assert (there.tcfg("kept"), there.tcfg("plain")) == (policy, None)
         assert [there.tlen(key) for key in ("kept", "plain")] == [15, 20]
+        assert [there.tinfo(key).tier for key in ("kept", "plain")] == ["BYTES 70", None]
         for key in ("kept", "plain"):
             there.tcfg_retain(key, StreamPolicy(count=100))
+            there.tcfg_tier(key, ms=5)
             here.tappend(key, {"n": 20})
         assert moved(tide.url, other.url, "--resume")["verdict"] == "same"
         assert (there.tcfg("kept"), there.tcfg("plain")) == (policy, None)
+        assert [there.tinfo(key).tier for key in ("kept", "plain")] == ["BYTES 70", None]
         there.redis.execute_command("ACL", "SETUSER", "in", "on", ">secret", "~*", "+@all", "-tcfg")
         report = moved(tide.url, other.url.replace("redis://", "redis://in:secret@"), "--replace")
         assert report["verdict"] == "same"
