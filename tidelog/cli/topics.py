@@ -17,7 +17,7 @@ from tidelog.operating.terminal import echo
 from tidelog.topics import Retention, TopicError, admin
 from tidelog.topics.balancing import summary
 from tidelog.topics.retention import described, policy_of, policy_words
-from tidelog.topics.settings import TopicSettings
+from tidelog.topics.settings import TopicSettings, tier_words
 from tidelog.transport.access import Access
 
 
@@ -151,11 +151,12 @@ def balance(name: str, move: bool, url: str) -> None:
 @click.option("--max-age", type=click.FloatRange(0), metavar="SECONDS", help="Age of retained entries; 0: no limit.")
 @click.option("--overflow", type=click.Choice(["protect", "drop"]), help="Protect unfinished entries, or drop them.")
 @click.option("--hard-limit", type=click.IntRange(0), help="Entries at which sends are refused; 0: no limit.")
+@click.option("--tier-after", metavar="AGE|SIZE|default", help="What stays local, such as 7d or 1GB; see history.md.")
 @click.option("--field", "changes", multiple=True, metavar="FIELD=TYPE", help="Change the type of a field; see above.")
 @url_option
 def alter(
     name: str, partition_size: int | None, max_age: float | None, overflow: str | None, hard_limit: int | None,
-    changes: tuple[str, ...], url: str,
+    tier_after: str | None, changes: tuple[str, ...], url: str,
 ) -> None:  # fmt: skip
     """Change the retention of the topic NAME, or the types of its fields.
 
@@ -180,15 +181,23 @@ def alter(
         "max_age_ms": None if max_age is None else round(max_age * 1000),
         "overflow": overflow,
         "hard_limit": hard_limit,
+        "tier_after": _tier_after(tier_after),
     }
     if all(value is None for value in given.values()) and not types:
-        listed = "--partition-size, --max-age, --overflow, --hard-limit or --field"
+        listed = "--partition-size, --max-age, --overflow, --hard-limit, --tier-after or --field"
         raise click.UsageError(f"nothing to change: give {listed}")
     with connected(url) as client:
         now = admin.settings_of(client, name).retention
         merged = {field.name: getattr(now, field.name) for field in fields(Retention)}
         merged |= {what: value or None for what, value in given.items() if value is not None}
         _describe(admin.alter(client, name, Retention(**merged), types))
+
+
+def _tier_after(text: str | None) -> str | None:
+    try:
+        return tier_words("--tier-after", text)
+    except TopicError as error:
+        raise click.BadParameter(str(error), param_hint="--tier-after") from None
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -92,18 +92,21 @@ def alter(
     TopicError if the server refuses the policy of a partition, for example for a key of another type.
     """
     lacking: set[str] = set()
+    before = Retention()
     if fields:
         lacking = set(fields) - (newest_fields(client, name, settings_of(client, name)) or set())
 
     def change(settings: TopicSettings) -> TopicSettings:
-        made = dict(settings.fields)
+        nonlocal before
+        made, before = dict(settings.fields), settings.retention
         for field, wanted in (fields or {}).items():
             made[field] = _changed(name, settings, field, wanted, field in lacking)
         return replace(settings, retention=retention or settings.retention, fields=made)
 
     settings = _swap(client, name, change)
     if retention is not None:
-        steps.run(client, enforce(name, settings))
+        only_tier = retention != before and replace(retention, tier_after=before.tier_after) == before
+        steps.run(client, enforce(name, settings, not only_tier))
     return settings
 
 
@@ -171,8 +174,8 @@ def grow(client: Client, name: str, count: int, force: bool = False) -> TopicSet
                 )
     steps.run(client, balancing.balance(name, count, fixed=now))
     grown = _swap(client, name, lambda known: replace(known, partitions=count), expected=settings)
-    if grown.retention.limited:
-        steps.run(client, enforce(name, grown))
+    if grown.retention.limited or grown.retention.tier_after is not None:
+        steps.run(client, enforce(name, grown, grown.retention.limited))
     return grown
 
 

@@ -3,10 +3,12 @@
     partition_size, max_age     COUNT, AGE
     overflow="protect"          GROUPS: entries that a group has not finished are retained, and all without a group
     always                      EXACT, since a hard limit can be as low as the partition size
+    tier_after                  TCFG TIER, which evicts nothing
 
 Rule 1: the settings are written first, then the policies. The settings are read again after the policies were set. If
         they were changed meanwhile, the policies are set again. The last settings therefore win.
-Rule 2: a topic that never had a limit sets nothing. Its partitions can have policies of ``stream-retention``.
+Rule 2: a topic that never had a limit sets no policy. Its partitions can have policies of ``stream-retention``. Without
+        ``tier_after``, it does not set TIER.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from tidelog.client import calls, strings
 from tidelog.client.entries import StreamPolicy
 from tidelog.client.steps import Steps
 from tidelog.coordination import documents
-from tidelog.topics.settings import Retention, TopicError, TopicSettings, key_of, read_settings
+from tidelog.topics.settings import Retention, TopicError, TopicSettings, key_of, read_settings, tier_option
+from tidelog.transport.call import Call
 from tidelog.transport.errors import is_temporary, message_of
 
 log = logging.getLogger(__name__)
@@ -49,7 +52,9 @@ def described(kept: Retention) -> str:
     text = " and ".join(parts) or "everything"
     if parts:
         text += "; others are dropped" if kept.drops else "; others are evicted when all groups have finished them"
-    return text + (f"; sends are refused at {kept.hard_limit:,} entries" if kept.hard_limit is not None else "")
+    if kept.hard_limit is not None:
+        text += f"; sends are refused at {kept.hard_limit:,} entries"
+    return text + ("" if kept.tier_after is None else f"; local: {tier_option(kept.tier_after)}")
 
 
 def change(name: str, kept: Retention) -> Steps[TopicSettings]:
@@ -69,18 +74,22 @@ def change(name: str, kept: Retention) -> Steps[TopicSettings]:
     return settings
 
 
-def enforce(name: str, settings: TopicSettings) -> Steps[None]:
-    """Set the policies of all partitions. Raises TopicError if the server refuses some of them, except temporarily."""
+def enforce(name: str, settings: TopicSettings, limits: bool = True) -> Steps[None]:
+    """Set the policies of all partitions, and how much of them stays local. ``limits``: whether to set the policies.
+
+    Raises TopicError if the server refuses some of them, except temporarily.
+    """
     while True:
-        policy = policy_of(settings.retention)
+        policy, tier = policy_of(settings.retention), settings.retention.tier_after
         refused: list[Exception] = []
         text: bytes | None = None
         for start in range(0, settings.partitions or 0, PAGE):
             part = range(start, min(start + PAGE, settings.partitions or 0))
-            *replies, read = yield [
-                *[calls.tcfg_retain(f"{name}:{at}", policy) for at in part], strings.get(key_of(name)),
-            ]  # fmt: skip
-            refused += [each for each in replies if _refusal(each, policy)]
+            set_policies = [calls.tcfg_retain(f"{name}:{at}", policy) for at in part] if limits else []
+            set_tiers = [_tier(f"{name}:{at}", tier) for at in part] if tier is not None else []
+            *replies, read = yield [*set_policies, *set_tiers, strings.get(key_of(name))]
+            removes = [*[policy is None] * len(set_policies), *[tier == "DEFAULT"] * len(set_tiers)]
+            refused += [each for each, removed in zip(replies, removes, strict=True) if _refusal(each, removed)]
             if isinstance(read, Exception):
                 raise read
             text = read
@@ -92,7 +101,7 @@ def enforce(name: str, settings: TopicSettings) -> Steps[None]:
         raise refused[0]
     if refused:
         raise TopicError(
-            f"topic {name!r}: the retention policy of {len(refused)} of {settings.partitions} partitions can't be set:"
+            f"topic {name!r}: the retention of {len(refused)} of {settings.partitions} partitions can't be set:"
             f" {message_of(refused[0])}"
         )
 
@@ -106,13 +115,22 @@ def enforce_changed(name: str, settings: TopicSettings, before: TopicSettings | 
         settings.retention, settings.partitions, settings.id,
     ):  # fmt: skip
         return
-    if not settings.retention.limited and (before is None or not before.retention.limited):
+    limits = settings.retention.limited or (before is not None and before.retention.limited)
+    if not limits and settings.retention.tier_after is None:
         return
     try:
-        yield from enforce(name, settings)
+        yield from enforce(name, settings, limits)
     except TopicError as error:
         log.warning("%s; the server retains these partitions as before. Use tidelog topics alter %s", error, name)
 
 
-def _refusal(reply: Any, policy: StreamPolicy | None) -> bool:
-    return isinstance(reply, Exception) and not (policy is None and _NO_KEY in message_of(reply))
+def _tier(key: str, words: str) -> Call[None]:
+    kind, _, number = words.partition(" ")
+    return calls.tcfg_tier(
+        key, ms=int(number) if kind == "AGE" else None, bytes=int(number) if kind == "BYTES" else None
+    )
+
+
+def _refusal(reply: Any, removed: bool) -> bool:
+    """Return whether a reply is an error. ``removed``: the call removes a setting, which needs no key."""
+    return isinstance(reply, Exception) and not (removed and _NO_KEY in message_of(reply))

@@ -2,7 +2,8 @@
 
     {"version": 1, "partitions": 16, "hash": "crc32", "partition_by": "id", "codec": "plain",
      "fields": {"id": "int", "city": "str"}, "servers": null, "id": "5f0c...",
-     "retention": {"partition_size": 50000, "max_age_ms": null, "overflow": "protect", "hard_limit": null}}
+     "retention": {"partition_size": 50000, "max_age_ms": null, "overflow": "protect", "hard_limit": null,
+                   "tier_after": null}}
 
 The first program that declares the topic writes them. From then on they are authoritative: a program with a different
 declaration is refused before it sends or reads, since another number of partitions would silently break the order of
@@ -19,17 +20,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Any, Final, Literal
 from uuid import uuid4
 
 import msgspec
 
+from tidelog.options.units import Duration, Size, excerpt
 from tidelog.topics.partition import HASH
 from tidelog.topics.typechanges import remedy
 
 VERSION: Final = 1
 PREFIX: Final = "topic:"  # of the keys of settings
+MOST_BYTES: Final = (1 << 62) - 1  # of ``tier_after``
 PARTITIONS: Final = 16  # of a new topic whose declaration does not specify it
 MOST: Final = 100_000  # partitions
 FUNCTION: Final = "(function)"  # ``partition_by`` of a topic whose keys are computed by a function
@@ -37,10 +42,11 @@ _NAME: Final = re.compile(r"[^\s\x00-\x1f\x7f*?\[\]\\^]{1,200}")
 #: Prefixes of names, up to a colon: with these, keys of partitions could be those of settings or of apps.
 _RESERVED: Final = ("topic", "app")
 
+_TIER: Final = re.compile(r"(AGE|BYTES) \d{1,19}|DEFAULT", re.ASCII)
 #: The fields of the retention, and the options of ``tidelog topics alter`` for them.
 _RETENTION: Final = {
     "partition_size": "--partition-size", "max_age_ms": "--max-age", "overflow": "--overflow",
-    "hard_limit": "--hard-limit",
+    "hard_limit": "--hard-limit", "tier_after": "--tier-after",
 }  # fmt: skip
 
 Overflow = Literal["protect", "drop"]
@@ -78,12 +84,15 @@ class Retention:
     max_age_ms: int | None = None
     overflow: Overflow | None = None  # None: not specified, which means "protect"
     hard_limit: int | None = None  # entries of a partition at which sending raises TopicFullError
+    tier_after: str | None = None  # the words of TCFG TIER, such as "AGE 3600000"; see ``tier_words``
 
     def __post_init__(self) -> None:
         for name in ("partition_size", "max_age_ms", "hard_limit"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise TopicError(f"{name} must be a whole number from 1: {value!r}")
+        if self.tier_after is not None and not _TIER.fullmatch(self.tier_after):
+            raise TopicError(f"tier_after must be words of TCFG TIER, such as 'AGE 3600000': {self.tier_after!r}")
         if self.overflow not in (None, "protect", "drop"):
             raise TopicError(f"overflow must be 'protect' or 'drop': {self.overflow!r}")
         if self.overflow == "drop" and self.partition_size is None and self.max_age_ms is None:
@@ -140,7 +149,7 @@ class TopicSettings:
             for what, value in ours.items()
             if value != getattr(there, what) and not (what == "partitions" and value is None)
         ]
-        for what in ("partition_size", "max_age_ms", "overflow", "hard_limit"):
+        for what in _RETENTION:
             value = getattr(self.retention, what)
             known = getattr(there.retention, what)
             if value is not None and value != known and not (what == "overflow" and value == "protect" and not known):
@@ -166,6 +175,8 @@ class TopicSettings:
             given = {what: value for what, _, value in differences if what in _RETENTION}
             if isinstance(age := given.get("max_age_ms"), int):
                 given["max_age_ms"] = age / 1000
+            if isinstance(after := given.get("tier_after"), str):
+                given["tier_after"] = tier_option(after)
             options = " ".join(f"{_RETENTION[what]} {value}" for what, value in given.items())
             found.append(f"tidelog topics alter {name} {options}")
         if "partitions" in names and self.partitions and there.partitions and self.partitions > there.partitions:
@@ -178,6 +189,36 @@ class TopicSettings:
             if there.fields.get(field, kind) != kind
         ]
         return found
+
+
+def tier_words(title: str, after: timedelta | float | str | None) -> str | None:
+    """Return ``tier_after`` of a topic as the words of TCFG TIER; None: not specified.
+
+    ``after``: an age (seconds, a timedelta, or text such as ``7d``), a size (text such as ``1GB``), or ``default``.
+    Raises TopicError.
+    """
+    if after is None:
+        return None
+    if isinstance(after, str) and after.strip().lower() == "default":
+        return "DEFAULT"
+    if isinstance(after, timedelta):
+        after = after.total_seconds()
+    with suppress(ValueError):
+        seconds = float(after) if isinstance(after, str) and after.strip().isdecimal() else after
+        return f"AGE {round(1000 * Duration.read(seconds))}"
+    with suppress(ValueError):
+        if isinstance(after, str) and (size := Size.read(after)) <= MOST_BYTES:
+            return f"BYTES {size:d}"
+    raise TopicError(
+        f"{title}: tier_after is an age (seconds, a timedelta, or text such as '7d'), a size such as '1GB', or"
+        f" 'default': {excerpt(after)}"
+    )
+
+
+def tier_option(words: str) -> str:
+    """Return the words of TCFG TIER as the option ``--tier-after``."""
+    kind, _, number = words.partition(" ")
+    return {"AGE": f"{number}ms", "BYTES": f"{number}b"}.get(kind, "default")
 
 
 def check_name(name: object) -> None:

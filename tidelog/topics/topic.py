@@ -36,6 +36,8 @@ from tidelog.topics.settings import (
     TopicSettings,
     check_name,
     check_partitions,
+    tier_option,
+    tier_words,
 )
 from tidelog.topics.synctopic import SyncTopic
 from tidelog.transport.access import Access
@@ -72,6 +74,9 @@ class Topic(Generic[R]):
     overflow: ``protect`` evicts only entries that all groups of a partition have finished. ``drop`` evicts the excess
         entries whether they were read or not. None: ``protect``.
     hard_limit: With ``protect``: sending to a partition with that many entries raises ``TopicFullError``.
+    tier_after: How much of a partition stays local if the server copies [history](history.md) to an object store: an
+        age (seconds, a timedelta, or text such as ``7d``), or a size such as ``1GB``. ``default`` or None: the
+        server's.
     url: The [server](#the-server).
     access: An ``Access`` with TLS files and other settings; replaces ``url``. ``use`` sets clients.
 
@@ -95,6 +100,7 @@ class Topic(Generic[R]):
         max_age: timedelta | float | None = None,
         overflow: Overflow | None = None,
         hard_limit: int | None = None,
+        tier_after: timedelta | float | str | None = None,
         url: str | None = None,
         access: Access | None = None,
     ) -> None:
@@ -112,7 +118,9 @@ class Topic(Generic[R]):
             FUNCTION if callable(partition_by) else partition_by,
             self.codec.name,
             {field.name: field.kind for field in self.codec.shape.fields},
-            Retention(partition_size, _milliseconds(title, max_age), overflow, hard_limit),
+            Retention(
+                partition_size, _milliseconds(title, max_age), overflow, hard_limit, tier_words(title, tier_after)
+            ),
         )
         self._settings: TopicSettings | None = None
         self._check_at = 0.0  # on the monotonic clock: when they are compared again
@@ -134,6 +142,7 @@ class Topic(Generic[R]):
         options = {
             "partition_by": self._keyed.by, "partitions": declared.partitions, "codec": self.codec.name,
             "partition_size": kept.partition_size, "overflow": kept.overflow, "hard_limit": kept.hard_limit,
+            "tier_after": None if kept.tier_after is None else tier_option(kept.tier_after),
             "max_age": None if kept.max_age_ms is None else timedelta(milliseconds=kept.max_age_ms), "url": self.url,
             "access": self.access if self.url is None else None,
         }  # fmt: skip

@@ -24,7 +24,7 @@ from tidelog.console.application import ConsoleServer
 from tidelog.console.pages.stream import VIEWS
 from tidelog.console.records import TopicDecoder
 from tidelog.testing import Server
-from tidelog.topics import Topic, admin
+from tidelog.topics import Retention, Topic, admin
 from tidelog.topics.settings import TopicSettings
 
 EVIL = "<script>document.title='run'</script>"
@@ -356,6 +356,7 @@ def test_retention_has_a_preview(tidelog_server: Server, tmp_path: Path) -> None
             _, text, _ = await visitor.get("/streams/retention?key=orders:1")
             assert "is a partition of the topic" in plain(text)
             assert "The topic retains everything." in plain((await visitor.get("/topics/retention?name=orders"))[1])
+            admin.alter(client, "orders", Retention(tier_after="AGE 5"))
             form = {"count": "10", "drop": "on"}
             _, text = await post("/topics/retention/preview?name=orders", **form)
             evicted = 100 - sum(min(each, 10) for each in before)
@@ -365,7 +366,8 @@ def test_retention_has_a_preview(tidelog_server: Server, tmp_path: Path) -> None
             _, text = await post("/topics/retention/set?name=orders", **form)
             assert "10 entries per partition; others are dropped" in text
             await until(lambda: max(lengths(client)) == 10)
-            assert admin.settings_of(client, "orders").retention.partition_size == 10
+            kept = admin.settings_of(client, "orders").retention
+            assert (kept.partition_size, kept.tier_after) == (10, "AGE 5"), "the form has no field for what stays local"
             assert (await post("/topics/retention/set?name=none"))[0] == 404
             await visitor.post("/logout", {"csrf": csrf})
             await visitor.log_in("bob")
@@ -377,7 +379,7 @@ def test_retention_has_a_preview(tidelog_server: Server, tmp_path: Path) -> None
     lines = [line for line in audited(path) if line["action"] == "set retention"]
     assert [line["target"] for line in lines] == ["s", "s", "topic orders", "s"]
     assert lines[0]["detail"]["evicted"] == 10
-    assert lines[2]["detail"] == {"retention": "10 entries per partition; others are dropped"}
+    assert lines[2]["detail"] == {"retention": "10 entries per partition; others are dropped; local: 5ms"}
     assert lines[3]["result"].startswith("NOPERM")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -14,7 +15,7 @@ from tests.waiting import eventually
 from tidelog import Client, StreamPolicy
 from tidelog.client import steps
 from tidelog.testing import Server
-from tidelog.topics import Retention, TopicError, admin
+from tidelog.topics import Retention, Topic, TopicError, TopicMismatchError, admin
 from tidelog.topics import retention as module
 from tidelog.transport.call import Call
 
@@ -132,14 +133,14 @@ def test_a_program_without_the_permission_sends_anyway(
         client.redis.acl_deluser("sender")
     assert sum(client.tlen(f"orders:{at}") for at in range(4)) == 3
     (warning,) = caplog.messages
-    assert warning.startswith("topic 'orders': the retention policy of 4 of 4 partitions can't be set: NOPERM")
+    assert warning.startswith("topic 'orders': the retention of 4 of 4 partitions can't be set: NOPERM")
     assert warning.endswith("the server retains these partitions as before. Use tidelog topics alter orders")
 
 
 def test_a_partition_of_another_type_does_not_hold_up_the_others(tidelog_server: Server, client: Client) -> None:
     orders(tidelog_server).sync.ready()
     client.redis.set("orders:1", "text")
-    with pytest.raises(TopicError, match="the retention policy of 1 of 4 partitions can't be set: WRONGTYPE"):
+    with pytest.raises(TopicError, match="the retention of 1 of 4 partitions can't be set: WRONGTYPE"):
         admin.alter(client, "orders", Retention(10))
     assert [client.tcfg(f"orders:{at}") for at in (0, 2, 3)] == [PROTECT] * 3
 
@@ -203,3 +204,51 @@ def test_a_full_partition_opens_when_a_group_has_finished(tidelog_server: Server
     client.tread("orders:0", "0", 5, group="g")
     eventually(lambda: client.tlen("orders:0") == 0)
     topic.sync.send(Order(5, "x"))
+
+
+def tiers(client: Client, partitions: int = 4) -> list[str | None]:
+    return [client.tinfo(f"orders:{at}").tier for at in range(partitions)]
+
+
+@pytest.mark.parametrize(
+    ("after", "words"),
+    [
+        (3600, "AGE 3600000"), (timedelta(days=7), "AGE 604800000"), ("7d", "AGE 604800000"), ("60", "AGE 60000"),
+        (0, "AGE 0"), ("1GB", "BYTES 1073741824"), ("5 mb", "BYTES 5242880"), ("0b", "BYTES 0"),
+    ],
+)  # fmt: skip
+def test_what_stays_local(tidelog_server: Server, client: Client, after: Any, words: str) -> None:
+    """A topic sets it on its partitions, and not their policies. Its copy by pickle has the same declaration."""
+    client.redis.config_set("stream-retention", "orders:* RETAIN COUNT 77")
+    try:
+        topic = orders(tidelog_server, tier_after=after)
+        topic.sync.ready()
+        assert tiers(client) == [words] * 4
+        assert policies(client) == [StreamPolicy(count=77)] * 4
+        assert pickle.loads(pickle.dumps(topic)).declared == topic.declared
+        admin.grow(client, "orders", 8)
+        assert tiers(client, 8) == [words] * 8
+        admin.alter(client, "orders", Retention(tier_after="AGE 5"))
+        assert tiers(client, 8) == ["AGE 5"] * 8
+        client.redis.delete("orders:5")
+        admin.alter(client, "orders", Retention(tier_after="DEFAULT"))
+        assert [client.tinfo(f"orders:{at}").tier for at in (0, 7)] == [None, None]
+        assert client.redis.exists("orders:5") == 0
+        assert client.tcfg("orders:0") == StreamPolicy(count=77)
+    finally:
+        client.redis.config_set("stream-retention", "")
+
+
+def test_another_declaration_of_what_stays_local(tidelog_server: Server) -> None:
+    orders(tidelog_server, tier_after="1GB").sync.ready()
+    orders(tidelog_server).sync.ready()
+    with pytest.raises(TopicMismatchError, match="--tier-after 7200000ms"):
+        orders(tidelog_server, tier_after="2h").sync.ready()
+
+
+@pytest.mark.parametrize("after", [-1, True, "5 parsecs", "", b"7d", "1gb 1mb", float("nan")])
+def test_invalid_values_of_what_stays_local(after: Any) -> None:
+    with pytest.raises(TopicError, match="tier_after is an age"):
+        Topic("orders", Order, tier_after=after)
+    with pytest.raises(TopicError, match="words of TCFG TIER"):
+        Retention(tier_after=str(after))

@@ -33,7 +33,9 @@ class TestFacts:
         assert json.loads(client.redis.get("topic:orders") or b"") == {
             "version": 1, "partitions": 4, "hash": "crc32", "partition_by": "id", "codec": "plain",
             "fields": {"id": "int", "item": "str", "price": "float"}, "servers": None, "id": ANY, "letters_of": [],
-            "retention": {"partition_size": 100, "max_age_ms": None, "overflow": None, "hard_limit": None},
+            "retention": {
+                "partition_size": 100, "max_age_ms": None, "overflow": None, "hard_limit": None, "tier_after": None,
+            },
         }  # fmt: skip
         assert orders(tidelog_server, partitions=None).sync.ready().partitions == 4
         assert orders(tidelog_server, overflow="protect").sync.ready().retention.partition_size == 100

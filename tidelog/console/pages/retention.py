@@ -6,6 +6,7 @@ Rule 1: a change has a preview: how many entries would be evicted at once (DRY).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import redis
@@ -126,8 +127,8 @@ class RetentionPages:
     async def set_retention(self, request: web.Request) -> web.Response:
         """Change the settings of the topic, and set the policies of all its partitions."""
         name, session = request.query.get("name", ""), session_of(request)
-        await topics.settings_of(session.connection, name)
-        kept = retention_of(await request.post())
+        settings = await topics.settings_of(session.connection, name)
+        kept = replace(retention_of(await request.post()), tier_after=settings.retention.tier_after)
         words = described(kept)
         connection = await session.connection.open_another()
         problem = "the change failed"
