@@ -23,30 +23,25 @@ used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Final
 
 from persistence.tiering.deletionlist import DeletionList, waiting_of
 from persistence.tiering.listed import ListedStream
 from persistence.tiering.manifests import NUMBERED, ManifestStore
+from persistence.tiering.needed import DeletionRequest, NeededFiles, SweptStore
 from persistence.tiering.objectstore import HistoryStore, HistoryStoreError, MissingFileError, TimedOutError
-from persistence.tiering.source import StoredStream, StoreView
-from persistence.tiering.tieringpass import CopiedTo, NotReadyError, ready
+from persistence.tiering.source import StoredStream
+from persistence.tiering.tieringpass import CopiedTo, NotReadyError
 from resp.errors import CorruptError
-from storage.history import objectfile, pins
 from storage.history.deletions import OBJECT, WaitingFile
 from storage.history.manifest import Manifest, Part, TrimmedManifest, directory_of, manifest_name
-from storage.history.objectfile import FOOTER, SectionRecord
 
 THREADS: Final = 16  # calls at the same time, for the manifests of many streams
 BATCH: Final = 100  # manifests for which the list of deletions is written once, and files between two checks
-NODES: Final = 20_000  # of the store in one read transaction
 AGAIN: Final = 3_600_000  # ms after which a file that could not be deleted is examined again
-ORPHANS: Final = 86_400_000  # ms between two searches for objects that no manifest lists
 
 
 @dataclass(slots=True)
@@ -57,31 +52,6 @@ class DeletionTotals:
     bytes: int = 0  # of these objects
     waiting_objects: int = 0
     waiting_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class DeletionRequest:
-    """What the server requests."""
-
-    directory: Path  # of the store
-    epoch: int  # of the leader
-    offset: int  # see ``PassRequest``
-    floor: int  # likewise
-    points: dict[str, int]  # the server's log: see ``History.points``
-    grace: int  # ms
-    waiting: frozenset[str]  # the files that waited before this process reported nodes that can leave the store
-
-
-@dataclass(slots=True)
-class _Store:
-    """The store at the beginning of a sweep."""
-
-    offset: int  # of the log, up to which it is complete
-    names: set[bytes]  # of those of its streams that have a manifest
-    streams: dict[int, StoredStream]  # those with the sids of manifests
-    referenced: set[str] | None = None  # objects; None: not read yet
-    pinned: set[str] = field(default_factory=set)
-    pinned_all: bool = False
 
 
 class Deleting:
@@ -99,10 +69,12 @@ class Deleting:
         self._progress = progress
         self._now = now
         self._is_loaded = False
-        self._orphans_at = 0  # when orphans are searched next
         self._blocked: dict[str, int] = {}  # files that can't be deleted yet, and when they are examined again
         self.totals = DeletionTotals()
         self.problems: list[str] = []
+        self._needed = NeededFiles(
+            store, manifests, deletions, progress, now, lambda problem: self.problems.append(problem)
+        )
 
     def prepare(self, wanted: DeletionRequest) -> None:
         """Verify before a pass that the log of this server has all records of the history. Otherwise, suspend
@@ -149,16 +121,16 @@ class Deleting:
     def _sweep(self, wanted: DeletionRequest, copied: dict[int, CopiedTo]) -> None:
         if self._is_suspended():
             return
-        with self._view(wanted) as view:
+        with self._needed.view(wanted) as view:
             sids = {known.sid for known in self._listing.streams.values()}
             sids.update(sid for file in self._deletions.current.files for sid, _ in file.holders)
             found = list(view.streams(lambda its: its.sid in sids or its.name in self._listing.streams))
-            store = _Store(view.offset, {its.name for its in found}, {its.sid: its for its in found})
+            store = SweptStore(view.offset, {its.name for its in found}, {its.sid: its for its in found})
         self._deletions.offset = store.offset
         self._trim(store, wanted.epoch, copied)
         self._delete_versions()
         self._delete_folders(store)
-        self._find_orphans(wanted)
+        self._needed.find_orphans(wanted)
         self._delete(wanted, store)
 
     # -- what exists -----------------------------------------------------------------------------------------
@@ -193,13 +165,6 @@ class Deleting:
         self._progress()
         return ""
 
-    @contextmanager
-    def _view(self, wanted: DeletionRequest) -> Iterator[StoreView]:
-        """Open the store. Raises NotReadyError, for example if it has records that are not confirmed: the next leader
-        can lack their deletions."""
-        with ready(wanted.directory, wanted.offset, wanted.floor) as view:
-            yield view
-
     def _check_log(self, points: dict[str, int]) -> None:
         """Suspend deletions if the log lacks records of the history. Otherwise, record whose log this is (Rule 2a)."""
         current, own = self._deletions.current, next(iter(points))
@@ -229,7 +194,7 @@ class Deleting:
         return bool(current.suspended)
 
     # -- manifests -------------------------------------------------------------------------------------------
-    def _trim(self, store: _Store, epoch: int, copied: dict[int, CopiedTo]) -> None:
+    def _trim(self, store: SweptStore, epoch: int, copied: dict[int, CopiedTo]) -> None:
         """Write new versions of the manifests with objects without remaining entries."""
         changes: list[TrimmedManifest] = []
         for name, known in list(self._listing.streams.items()):
@@ -317,7 +282,7 @@ class Deleting:
             del known.before[0]
             self._progress()
 
-    def _delete_folders(self, store: _Store) -> None:
+    def _delete_folders(self, store: SweptStore) -> None:
         """Delete the manifests of streams that have not existed for longer than ``tier-grace``."""
         due = self._due()
         gone = [
@@ -355,7 +320,7 @@ class Deleting:
         return self._now() - self._deletions.grace - self._deletions.slack
 
     # -- objects ---------------------------------------------------------------------------------------------
-    def _delete(self, wanted: DeletionRequest, store: _Store) -> None:
+    def _delete(self, wanted: DeletionRequest, store: SweptStore) -> None:
         """Delete the files that have waited for long enough."""
         now, due = self._now(), self._due()
         self._blocked = {name: until for name, until in self._blocked.items() if until > now}
@@ -366,18 +331,18 @@ class Deleting:
         ]  # fmt: skip
         if not files or store.offset < self._deletions.current.offset:
             return
-        self._read_references(wanted, store)
+        self._needed.read_references(wanted, store)
         if wanted.grace < self._deletions.current.grace:  # a backup reads there which files could be deleted
             self._deletions.save(self._deletions.current)
         for first in range(0, len(files), BATCH):
-            self._read_pins(store)
+            self._needed.read_pins(store)
             self._deletions.check_newest()
             self._delete_some(wanted, store, files[first : first + BATCH])
 
-    def _delete_some(self, wanted: DeletionRequest, store: _Store, files: list[WaitingFile]) -> None:
+    def _delete_some(self, wanted: DeletionRequest, store: SweptStore, files: list[WaitingFile]) -> None:
         gone: set[str] = set()
         for file in files:
-            is_needed = self._is_needed(file, wanted, store)
+            is_needed = self._needed.is_needed(file, wanted, store)
             if is_needed:
                 self._blocked[file.name] = self._now() + AGAIN
                 continue
@@ -391,162 +356,3 @@ class Deleting:
             self._progress()
         if gone:
             self._deletions.save(self._deletions.current.without(gone))
-
-    def _is_needed(self, file: WaitingFile, wanted: DeletionRequest, store: _Store) -> bool | None:
-        """Return whether a file must remain for now; None if it has to leave the list, because a manifest lists it, or
-        it does not exist."""
-        found = OBJECT.fullmatch(file.name)
-        if found is None:
-            return self._page_is_needed(file.name)
-        name = file.name.removeprefix("objects/")
-        if store.pinned_all or name in store.pinned or name in (store.referenced or ()):
-            return True
-        if int(found[1], 16) > wanted.epoch:
-            return True
-        for sid, end in file.holders:
-            if sid in store.streams and store.streams[sid].first_ord < end:  # it was renamed
-                return True
-        try:
-            records = self._index(file)
-        except MissingFileError:
-            return None
-        except CorruptError as error:
-            self.problems.append(f"{file.name} can't be deleted: {error}")
-            return True
-        return self._object_is_needed(name, records, wanted, file.why == "orphan")
-
-    def _object_is_needed(
-        self, name: str, records: list[SectionRecord], wanted: DeletionRequest, is_orphan: bool
-    ) -> bool | None:  # fmt: skip
-        ranges: dict[bytes, tuple[int, int]] = {}
-        for record in records:
-            head = record.head
-            first, _ = ranges.get(head.stream, (head.first_ord, 0))
-            ranges[head.stream] = first, head.end_ord
-        covered: set[bytes] = set()
-        for stream, (first, end) in ranges.items():
-            if directory_of(stream) in self._listing.unreadable:
-                return True
-            if self._listing.may_list(stream, first, end):
-                try:
-                    its = self._parts_of(stream, first, end)
-                except (CorruptError, MissingFileError):
-                    return True
-                if any(part.name == name for part in its):
-                    return None
-                if its[0].first_ord <= first and its[-1].end_ord >= end:
-                    covered.add(stream)
-        if not is_orphan:
-            return False
-        left = ranges.keys() - covered
-        if not left:
-            return False
-        with self._view(wanted) as view:
-            return any(its.first_ord < ranges[its.name][1] for its in view.streams(lambda its: its.name in left))
-
-    def _parts_of(self, stream: bytes, first: int, end: int) -> list[Part]:
-        """Return the objects that the manifest of a stream lists for a range of ordinals."""
-
-        def below(parts: Iterable[Part]) -> list[Part]:
-            found: list[Part] = []
-            for part in parts:
-                if not part.level:
-                    self._listing.objects.add(part.name)
-                if part.first_ord < end and part.end_ord > first:
-                    found += below(self._manifests.page(stream, part)) if part.level else [part]
-            return found
-
-        return below(self._manifests.load(stream, self._listing.streams[stream].number).parts)
-
-    def _page_is_needed(self, name: str) -> bool | None:
-        """Return whether a manifest that exists lists a page."""
-        _, folder, page = name.split("/")
-        if folder in self._listing.unreadable:
-            return True
-        stream = next((each for each in self._listing.streams if directory_of(each) == folder), None)
-        if stream is None:
-            return False
-
-        def lists(parts: Iterable[Part]) -> bool:
-            return any(
-                part.level and (part.name == page or (part.level > 1 and lists(self._manifests.page(stream, part))))
-                for part in parts
-            )
-
-        try:
-            version = self._manifests.load(stream, self._listing.streams[stream].number)
-            return None if lists(version.parts) else False
-        except (CorruptError, MissingFileError):
-            return True
-
-    def _index(self, file: WaitingFile) -> list[SectionRecord]:
-        size, offset = file.size, file.index_offset
-        if size < FOOTER.size:
-            raise CorruptError("it is no history object")
-        if not offset:
-            footer = self._store.read(file.name, size - FOOTER.size, size)
-            offset = objectfile.index_offset(footer, size)
-        return objectfile.read_index(self._store.read(file.name, offset, size), size)
-
-    def _read_references(self, wanted: DeletionRequest, store: _Store) -> None:
-        """Read to which objects the store refers. New references are only copies of these: nodes never refer to an
-        object that no manifest lists."""
-        store.referenced = set()
-        key = b""
-        while True:
-            with self._view(wanted) as view:
-                found, key = view.referenced(key, NODES)
-            store.referenced |= found
-            self._progress()
-            if not key:
-                return
-
-    def _read_pins(self, store: _Store) -> None:
-        store.pinned, store.pinned_all = set(), False
-        for name in self._store.names(pins.FOLDER):
-            if not name.endswith(".json"):  # it is being written
-                continue
-            try:
-                pin = pins.decode(self._store.read(f"{pins.FOLDER}/{name}"))
-            except MissingFileError:
-                continue
-            except CorruptError as error:
-                self.problems.append(f"{pins.FOLDER}/{name}: {error}")
-                store.pinned_all = True
-                continue
-            if pin.expires and pin.expires <= self._now():
-                continue
-            if pin.objects is None:
-                store.pinned_all = True
-            else:
-                store.pinned |= pin.objects
-
-    def _find_orphans(self, wanted: DeletionRequest) -> None:
-        """List the objects that no manifest lists (Rule 3)."""
-        if self._now() < self._orphans_at:
-            return
-        waiting = {file.name.removeprefix("objects/") for file in self._deletions.current.files}
-        unknown = [
-            name for name in self._store.names("objects")
-            if name not in waiting and name not in self._listing.objects and OBJECT.fullmatch(f"objects/{name}")
-        ]  # fmt: skip
-        orphans: list[WaitingFile] = []
-        for name in unknown:
-            if name in self._listing.objects:  # a page that was read meanwhile lists it
-                continue
-            file = WaitingFile(f"objects/{name}", 0, 0, self._now(), why="orphan")
-            try:
-                file = replace(file, size=self._store.size(file.name))
-                needed = self._object_is_needed(name, self._index(file), wanted, is_orphan=True)
-            except MissingFileError:
-                continue
-            except CorruptError as error:
-                self.problems.append(f"{file.name}: {error}")
-                continue
-            if needed is None:
-                self._listing.objects.add(name)
-            elif not needed and int(name[:16], 16) <= wanted.epoch:
-                orphans.append(file)
-            self._progress()
-        self._deletions.add(orphans)
-        self._orphans_at = self._now() + ORPHANS

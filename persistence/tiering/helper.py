@@ -38,11 +38,12 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from persistence.tiering.adopting import adopt
-from persistence.tiering.deleting import Deleting, DeletionRequest
+from persistence.tiering.deleting import Deleting
 from persistence.tiering.deletionlist import DeletionList
 from persistence.tiering.following import Following
 from persistence.tiering.freeing import FreedNode, Freeing
 from persistence.tiering.manifests import ManifestStore
+from persistence.tiering.needed import DeletionRequest
 from persistence.tiering.objectstore import HistoryStore, HistoryStoreError
 from persistence.tiering.ownership import ForeignPrefixError, check_store, claim
 from persistence.tiering.source import DueNodes

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from persistence.tiering.deleting import Deleting, DeletionRequest
+from persistence.tiering.deleting import Deleting
 from persistence.tiering.deletionlist import DeletionList
 from persistence.tiering.manifests import ManifestStore
+from persistence.tiering.needed import DeletionRequest
 from persistence.tiering.objectstore import Files, HistoryStore, LocalFiles
 from persistence.tiering.source import AGELESS, DueNodes
 from persistence.tiering.tieringpass import PassRequest, TieringPass, TieringState

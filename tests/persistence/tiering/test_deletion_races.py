@@ -67,7 +67,7 @@ def test_a_backup_fails_if_an_object_is_deleted_at_any_call(
 ) -> None:
     """The helper has read the pins before the backup has written its own."""
     copier, name = removed
-    copier.deleting._read_pins = lambda store: None  # type: ignore[method-assign]
+    copier.deleting._needed.read_pins = lambda store: None  # type: ignore[method-assign]
     watched = _Watched(target_at(str(data.target)), at, copier.delete)
     monkeypatch.setattr(objectpins, "target_at", lambda _url: watched)
     with pytest.raises(BackupError, match=r"are being deleted|do not exist"):
@@ -81,14 +81,14 @@ def test_a_backup_sees_a_shorter_grace(data: TieredServer, removed: tuple[Copier
     copier, name = removed
     (file,) = copier.deletions.current.files
     copier.deletions.save(copier.deletions.current.listed([replace(file, since=copier.now)]))
-    read_pins = copier.deleting._read_pins
+    read_pins = copier.deleting._needed.read_pins
 
     def read(store: Any) -> None:
         read_pins(store)
         with pytest.raises(BackupError, match="are being deleted"):
             objectpins.pin(str(data.target), PIN, "backup", {name})
 
-    copier.deleting._read_pins = read  # type: ignore[method-assign]
+    copier.deleting._needed.read_pins = read  # type: ignore[method-assign]
     copier.now += 1
     copier.delete(grace=0)
     assert objects(data) == set(listed(data))
