@@ -68,7 +68,7 @@ class Helper:
         self._self: str = first["self"]
         self._deletions = DeletionList(self._store, self._server, _now)
         self._manifests = ManifestStore(
-            self._store, self._server, lambda text: self._write(warning=text), self._deletions, _now
+            self._store, self._server, self._warn, self._deletions, _now
         )
         self._deleting = Deleting(self._store, self._manifests, self._deletions, self._progress, _now)
         self._freeing = Freeing(self._store, self._manifests, self._found, self._progress)
@@ -76,7 +76,7 @@ class Helper:
         self._following: Following | None = None
         if first["follows"]:
             self._following = Following(
-                self._store, self._server, self._found, self._progress, lambda text: self._write(warning=text)
+                self._store, self._server, self._found, self._progress, self._warn
             )
 
     def begin(self) -> None:
@@ -99,12 +99,12 @@ class Helper:
                 problems = self._following.run(directory, _due(request))
             except ForeignPrefixError:
                 if self._self:  # it can have references from when it followed the owner
-                    adopt(self._store, self._self, directory, _now(), self._progress)
+                    adopt(self._store, self._self, directory, _now(), self._progress, self._warn)
                 raise
             self._write(done=True, complete=True, problems=problems[:MOST_PROBLEMS], undeleted=[])
             return
         if self._foreign is not None:
-            adopt(self._store, self._server, Path(request["directory"]), _now(), self._progress)
+            adopt(self._store, self._server, Path(request["directory"]), _now(), self._progress, self._warn)
             raise self._foreign
         self._deletions.epoch = request["epoch"]
         waiting = frozenset(file.name for file in self._deletions.current.files)
@@ -145,6 +145,9 @@ class Helper:
     def fail(self, text: str) -> None:
         """Write the last line."""
         self._write(error=text)
+
+    def _warn(self, text: str) -> None:
+        self._write(warning=text)
 
     def _progress(self) -> None:
         if time.monotonic() - self._written >= PROGRESS:

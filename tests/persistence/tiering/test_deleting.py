@@ -426,12 +426,13 @@ def test_references_of_the_store(data: TieredServer, monkeypatch: pytest.MonkeyP
 
 def test_another_owner_pins_what_it_needs(data: TieredServer, monkeypatch: pytest.MonkeyPatch) -> None:
     copier, names = three(data)
+    warnings: list[str] = []
     monkeypatch.setattr("persistence.tiering.adopting.references", lambda *_: {names[0]})
-    adopt(copier.objects, "7" * 40, data.copied, CLOCK, lambda: None)
+    adopt(copier.objects, "7" * 40, data.copied, CLOCK, lambda: None, warnings.append)
     pin = data.target / "pins" / f"server-{'7' * 40}.json"
     content = pin.read_bytes()
-    adopt(copier.objects, "7" * 40, data.copied, CLOCK + 1, lambda: None)
-    assert pin.read_bytes() == content
+    adopt(copier.objects, "7" * 40, data.copied, CLOCK + 1, lambda: None, warnings.append)
+    assert (pin.read_bytes(), warnings) == (content, [])
     data.client("DEL", "a")
     data.save()
     copier.delete()
@@ -439,8 +440,9 @@ def test_another_owner_pins_what_it_needs(data: TieredServer, monkeypatch: pytes
     copier.delete()
     assert objects(data) == {names[0]}
     monkeypatch.setattr("persistence.tiering.adopting.references", lambda *_: {"other"})
-    adopt(copier.objects, "7" * 40, data.copied, CLOCK, lambda: None)
+    adopt(copier.objects, "7" * 40, data.copied, CLOCK, lambda: None, warnings.append)
     assert pins.decode(pin.read_bytes()).objects == frozenset({names[0], "other"})
+    assert "such as other" in warnings[0]
 
 
 def test_two_leaders(data: TieredServer) -> None:
