@@ -19,6 +19,9 @@ Rule 3: an object that no manifest lists, such as that of a process that was kil
 its name must not be later than that of this leader.
 Rule 4: the times are those of the server's clock and are recorded in the files. The times of the object store are not
 used.
+Rule 5: a pin can replace another one that has another name: a server that was restored writes its own pin, and then the
+pin of its backup is removed. If this happens after all pins were listed, and before they were read, the list has only
+the one that is missing. So all pins are listed again until each listed one was read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Determines which files below a prefix are still needed, see ``deleting``: Rules 1 and 3.
+"""Determines which files below a prefix are still needed, see ``deleting``: Rules 1, 3, and 5.
 
 An object is needed if a node in the store refers to it, if a pin protects it, or if its stream was renamed and still
 has entries in it. One that a manifest lists is needed, too, and leaves the list of deletions.
@@ -24,6 +24,7 @@ from storage.history.manifest import Part, directory_of
 from storage.history.objectfile import FOOTER, SectionRecord
 
 NODES: Final = 20_000  # of the store in one read transaction
+LISTINGS: Final = 10  # of all pins, because pins were removed meanwhile
 ORPHANS: Final = 86_400_000  # ms between two searches for objects that no manifest lists
 
 
@@ -186,14 +187,24 @@ class NeededFiles:
                 return
 
     def read_pins(self, store: SweptStore) -> None:
-        store.pinned, store.pinned_all = set(), False
+        """Read what pins protect (Rule 5)."""
+        for _ in range(LISTINGS):
+            store.pinned, store.pinned_all = set(), False
+            missing = self._missing_pin(store)
+            if not missing:
+                return
+        self._report(f"{missing} is listed, but does not exist: nothing is deleted in this pass")
+        store.pinned_all = True
+
+    def _missing_pin(self, store: SweptStore) -> str:
+        """Read the pins that are listed now. Return the first one that does not exist any more; "" if all do."""
         for name in self._store.names(pins.FOLDER):
             if not name.endswith(".json"):  # it is being written
                 continue
             try:
                 pin = pins.decode(self._store.read(f"{pins.FOLDER}/{name}"))
             except MissingFileError:
-                continue
+                return f"{pins.FOLDER}/{name}"
             except CorruptError as error:
                 self._report(f"{pins.FOLDER}/{name}: {error}")
                 store.pinned_all = True
@@ -204,6 +215,7 @@ class NeededFiles:
                 store.pinned_all = True
             else:
                 store.pinned |= pin.objects
+        return ""
 
     def find_orphans(self, wanted: DeletionRequest) -> None:
         """List the objects that no manifest lists (Rule 3)."""

@@ -13,6 +13,7 @@ import pytest
 from persistence.tiering import source
 from storage.history import owner
 from storage.history.manifest import manifest_name
+from storage.history.pins import Pin
 from tests.persistence.tiering.kit import GRACE, LOG, SERVER, Copier, History, TieredServer
 from tests.persistence.tiering.test_deleting import evict, listed, objects, waiting
 from tidelog.backup import objectpins
@@ -251,3 +252,34 @@ def test_the_id_of_the_log_is_recorded_at_each_change(data: TieredServer) -> Non
         recorded = copier.deletions.current.number
         copier.prepare(points)
         assert copier.deletions.current.number == recorded
+
+
+def test_a_pin_that_replaces_another_one_meanwhile_counts(data: TieredServer, removed: tuple[Copier, str]) -> None:
+    """A restored server has written its pin, and the pin of its backup is removed, after the pins were listed."""
+    copier, name = removed
+    pin = Pin("backup", 0, 0, frozenset({name})).encode()
+    copier.objects.write(PIN, pin)
+    names = copier.objects.names
+
+    def replaced(folder: str) -> list[str]:
+        found = names(folder)
+        if folder == "pins" and (data.target / PIN).exists():
+            copier.objects.write("pins/server-x.json", pin)
+            copier.objects.remove(PIN)
+        return found
+
+    copier.objects.names = replaced  # type: ignore[method-assign]
+    copier.delete()
+    assert not (data.target / PIN).exists()
+    assert name in objects(data)
+
+
+def test_nothing_is_deleted_while_a_listed_pin_does_not_exist(data: TieredServer, removed: tuple[Copier, str]) -> None:
+    """The object store lists a file that it does not have, again and again."""
+    copier, name = removed
+    names = copier.objects.names
+    listed = {"pins": ["x.json"]}
+    copier.objects.names = lambda folder: listed.get(folder) or names(folder)  # type: ignore[method-assign]
+    copier.delete()
+    assert name in objects(data)
+    assert copier.deleting.problems == ["pins/x.json is listed, but does not exist: nothing is deleted in this pass"]
