@@ -4,6 +4,7 @@
     adopting     protects the objects of another owner that the store needs
     deleting     deletes objects without remaining entries
     needed       determines which files are still needed, and finds orphans
+    rewriting    writes lost objects again, as long as the store has their entries
     freeing      finds nodes whose entries can leave the store, because objects have them
     following    the same on a replica, with the objects of its leader
     reader       another process, which reads entries back into the disk cache

@@ -46,6 +46,7 @@ from persistence.tiering.manifests import ManifestStore
 from persistence.tiering.needed import DeletionRequest
 from persistence.tiering.objectstore import HistoryStore, HistoryStoreError
 from persistence.tiering.ownership import ForeignPrefixError, check_store, claim
+from persistence.tiering.rewriting import ObjectRewriting
 from persistence.tiering.source import DueNodes
 from persistence.tiering.tieringpass import MOST_PROBLEMS, PassRequest, TieringPass, TieringState
 from resp.errors import CorruptError
@@ -67,17 +68,14 @@ class Helper:
         self._server: str = first["server"]
         self._self: str = first["self"]
         self._deletions = DeletionList(self._store, self._server, _now)
-        self._manifests = ManifestStore(
-            self._store, self._server, self._warn, self._deletions, _now
-        )
+        self._manifests = ManifestStore(self._store, self._server, self._warn, self._deletions, _now)
         self._deleting = Deleting(self._store, self._manifests, self._deletions, self._progress, _now)
         self._freeing = Freeing(self._store, self._manifests, self._found, self._progress)
+        self._rewriting = ObjectRewriting(self._store, self._warn, self._progress)
         self._foreign: ForeignPrefixError | None = None
         self._following: Following | None = None
         if first["follows"]:
-            self._following = Following(
-                self._store, self._server, self._found, self._progress, self._warn
-            )
+            self._following = Following(self._store, self._server, self._found, self._progress, self._warn)
 
     def begin(self) -> None:
         """Check the object store and the owner of the prefix. Raises HistoryStoreError, CorruptError."""
@@ -117,6 +115,7 @@ class Helper:
             waiting,
         )  # fmt: skip
         self._deleting.prepare(deletion)
+        self._rewriting.run(wanted.directory, wanted.offset, wanted.floor)
         one = TieringPass(wanted, self._state, self._store, self._manifests, self._progress)
         complete = one.run()
         if wanted.frees:

@@ -5,6 +5,7 @@
     objectfile   an object: sections, their index, and a footer
     owner        the server or server group that writes below a prefix
     pins         objects that must not be deleted
+    rewrites     requests to write lost objects again
     section      consecutive entries of one stream, compressed and checksummed
     signedjson   files of one line of JSON and its checksum
     varints      columns of unsigned numbers

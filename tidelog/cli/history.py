@@ -139,14 +139,18 @@ def verify(store: str | None, url: str, as_json: bool) -> None:
 @history_commands.command()
 @STORE
 @url_option
+@click.option("--read", is_flag=True, help="Also read all objects, as verify does, to find damaged ones.")
 @YES
-def repair(store: str | None, url: str, yes: bool) -> None:
+def repair(store: str | None, url: str, read: bool, yes: bool) -> None:
     """Repair what can be repaired.
 
     \b
     - A damaged manifest gets a new version: the newest version that can be read,
       and the objects after it. If no version can be read, --url must name the
       server.
+    - A missing object, and with --read a damaged one, is written again by the
+      next pass of the server if its store still has all of the object's nodes,
+      unchanged. The log of the server has the result.
     - If deletions stopped because the data directory of the server seems to be
       an older copy: they continue. What the server does not have is then deleted
       after tier-grace, so verify its data first.
@@ -156,9 +160,12 @@ def repair(store: str | None, url: str, yes: bool) -> None:
     """
     with needs("tidelog history", "history"):
         from tidelog.history.changes import repairs
+        from tidelog.history.checking import damaged
     given = click.get_current_context().get_parameter_source("url") != click.core.ParameterSource.DEFAULT
     with _surveyed(store, url) as found:
-        changes, hopeless = repairs(found, _sids(url) if store is None or given else None)
+        with Progress() as progress:
+            broken = damaged(found, lambda done, total: progress.show_bytes("verifying", done, total)) if read else ()
+        changes, hopeless = repairs(found, _sids(url) if store is None or given else None, broken)
         for text in hopeless:
             echo(text, err=True)
         if changes:

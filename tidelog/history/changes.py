@@ -1,4 +1,5 @@
-"""Repairs a history, and forgets parts of it. The changes are new versions of manifests; no object is deleted.
+"""Repairs a history, and forgets parts of it. The changes are new versions of manifests, and requests to the server to
+write lost objects again; no object is deleted.
 
 The server may run meanwhile: it notices that the manifests have new versions, and reads them. Objects that no manifest
 lists any more are deleted by the server, after ``tier-grace``, and only if nothing needs them.
@@ -11,7 +12,7 @@ copied the same entries again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -38,6 +39,7 @@ from tidelog.history.survey import (
 #: Returns the sid of a stream on the server; 0 if there is no such stream.
 Sid = Callable[[bytes], int]
 NONE: Final = StreamId(0, 0)
+REPAIRS: Final = "repairs"
 GRACE: Final = 86_400_000  # ms: in the first list of deletions, until the server writes its tier-grace
 
 
@@ -50,10 +52,13 @@ class HistoryChange:
 
 
 # -- repair --------------------------------------------------------------------------------------------------------
-def repairs(found: Survey, sid_of: Sid | None) -> tuple[list[HistoryChange], list[str]]:
+def repairs(
+    found: Survey, sid_of: Sid | None, damaged: Collection[str] = ()
+) -> tuple[list[HistoryChange], list[str]]:  # fmt: skip
     """Return what can be repaired, and the remedies of the problems that can't.
 
-    ``sid_of``: None if no server was given. Raises HistoryError.
+    ``sid_of``: None if no server was given. ``damaged``: names of objects that were found to be damaged. Raises
+    HistoryError.
     """
     changes: list[HistoryChange] = []
     hopeless: list[str] = []
@@ -64,15 +69,43 @@ def repairs(found: Survey, sid_of: Sid | None) -> tuple[list[HistoryChange], lis
             except HistoryError as error:
                 hopeless.append(str(error))
     for name, its in sorted(found.listed.items()):
-        if name not in found.objects:
+        if name not in found.objects or name in damaged:
             ranges = ", ".join(range_of(stream, part) for stream, part in its)
-            hopeless.append(
-                f"the object {name} is missing ({ranges}): restore it from a version of the bucket. If it is lost, run"
-                f" tidelog history forget --object {name}"
-            )
+            text = f"the object {name} is {'damaged' if name in found.objects else 'missing'} ({ranges})"
+            if all(stream.document.get("sid") for stream, _ in its):
+                changes.append(_rewritten(found, name, its, text))
+            else:
+                hopeless.append(f"{text}: {_lost(name)}")
     if found.deletions.get("suspended"):
         changes.append(_resumed(found))
     return changes, hopeless
+
+
+def _lost(name: str) -> str:
+    return f"restore it from a version of the bucket. If it is lost, run tidelog history forget --object {name}"
+
+
+def _rewritten(
+    found: Survey, name: str, its: Sequence[tuple[SurveyedStream, HistoryPart]], problem: str
+) -> HistoryChange:  # fmt: skip
+    """Return the request to the server to write an object again."""
+    content = signed({
+        "format": "tidelog history repair", "version": 1, "object": name,
+        "streams": [
+            [stream.document["stream"], stream.document["sid"], part.first_ord, part.end_ord] for stream, part in its
+        ],
+    })  # fmt: skip
+    file = f"{name}.json"
+
+    def apply() -> None:
+        if file not in found.files.names(REPAIRS):
+            found.files.create(f"{REPAIRS}/{file}", content)
+
+    return HistoryChange(
+        f"request that the server writes an object again: {problem}. Its next pass does so if its store still has all"
+        f" nodes of the object, unchanged, and its log has the result. Otherwise, {_lost(name)}",
+        apply,
+    )
 
 
 def _rebuilt(found: Survey, stream: SurveyedStream, sid_of: Sid | None) -> HistoryChange:

@@ -23,12 +23,20 @@ def verify(found: Survey, report: Report) -> list[str]:
     if found.deletions.get("suspended"):
         problems.append(f"nothing is deleted, because {found.deletions['suspended']}")
     problems += [f"{found.files.url}/pins/{name} is damaged" for name, pin in found.pins.items() if not pin]
+    return problems + [text for texts in damaged(found, report).values() for text in texts]
+
+
+def damaged(found: Survey, report: Report) -> dict[str, list[str]]:
+    """Read all objects that manifests list, and return the problems of those that are missing or damaged, by name."""
     listed = found.listed
     total, done = sum(its[0][1].size for its in listed.values()), 0
+    problems: dict[str, list[str]] = {}
     for name, its in sorted(listed.items()):
         report(done, total)
         done += its[0][1].size
-        problems += _problems(found, name, its)
+        texts = _problems(found, name, its)
+        if texts:
+            problems[name] = texts
     return problems
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from persistence.tiering.objectstore import HistoryStore
 from persistence.tiering.ownership import claim
@@ -19,6 +20,7 @@ from tests.persistence.tiering.kit import Entry, History
 from tests.tidelog.jobs.s3kit import s3_bucket
 from tests.waiting import eventually
 from tests.wire.rawclient import Raw
+from tidelog.cli.program import main
 from tidelog.testing import Server, running_server
 
 NODE = 10
@@ -119,6 +121,26 @@ def test_a_size_stays_local_and_streams_have_their_own_setting(tmp_path: Path) -
         assert client("TCFG", "late", "TIER", "DEFAULT") == b"OK"
         assert client("SAVE") == b"OK"
         await_copy(tmp_path, others[1], b"late")
+
+
+def test_a_lost_object_is_written_again(tmp_path: Path) -> None:
+    """``tidelog history repair`` requests it, and the next pass of the server does it, as long as the store has all."""
+    with tiered(tmp_path, save="") as server, Raw(server.port) as client:
+        entries = add(client, 95)
+        await_copy(tmp_path, entries)
+        (path,) = (tmp_path / "objects").iterdir()
+        content = path.read_bytes()
+        for damage in (path.unlink, lambda: path.write_bytes(content[:60] + b"#" + content[61:])):
+            damage()
+            result = CliRunner().invoke(main, ["history", "repair", "--url", server.url, "--read", "--yes"])
+            assert result.exit_code == 0, result.output
+            assert "request that the server writes an object again" in result.output
+            eventually(lambda: path.exists() and path.read_bytes() == content, "the object was not written again")
+            eventually(lambda: list((tmp_path / "repairs").iterdir()) == [])
+        text = "was written again from the store, with 90 entries"
+        eventually(lambda: len([line for line in server.output if text in line]) == 2)
+        await_copy(tmp_path, entries)
+        assert fields(client)["tier_errors"] == "0"
 
 
 def test_s3(tmp_path: Path) -> None:

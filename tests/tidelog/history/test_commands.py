@@ -67,8 +67,9 @@ def test_damage(data: TieredServer) -> None:
         assert "1 problem." in output
     path.unlink()
     assert "does not exist" in run("verify", data.target, code=1)
-    output = run("repair", data.target, code=1)
+    output = run("repair", data.target, code=1, text="n\n")
     assert f"run tidelog history forget --object {names[1]}" in output
+    assert not (data.target / "repairs").exists()
     assert "nothing was changed" in run("forget", data.target, "--object", names[1], code=1, text="n\n")
     assert "1 change made" in run("forget", data.target, "--object", names[1], text="y\n")
     assert listed(data) == names[2:]
