@@ -20,6 +20,7 @@ from persistence.layout import (
     CRC,
     GROUP,
     I64,
+    LOCAL_FORMAT,
     MARKS_KEY,
     NODE_KEY,
     PIECE,
@@ -46,7 +47,7 @@ from storage.nodes.packed import new_decompressor
 from storage.nodes.reference import is_reference
 from storage.streams import indexlog
 from storage.streams.capture import Capture, StreamCapture
-from storage.streams.metadata import plain
+from storage.streams.metadata import has_tier_after, plain
 
 TOGETHER = 256  # number of sids that are sorted together
 SEALED = 1 << 20  # bytes of nodes that are sealed before they are written
@@ -59,9 +60,11 @@ def is_plain(capture: Capture) -> bool:
     ) and not any(meta[:1] == b"\2" for _, _, meta, _ in capture.groups)
 
 
-def format_of_indexes(capture: Capture) -> int:
-    """Return the highest format of a part of an index of delayed entries in a capture."""
-    return max((indexlog.format_of(meta) for _, _, meta, _ in capture.groups), default=0)
+def format_of_rest(capture: Capture) -> int:
+    """Return the highest format of a part of an index of delayed entries, or of a stream's metadata, in a capture; 0:
+    that of all versions."""
+    indexes = max((indexlog.format_of(meta) for _, _, meta, _ in capture.groups), default=0)
+    return max(indexes, LOCAL_FORMAT if any(has_tier_after(stream.meta) for stream in capture.streams) else 0)
 
 
 class Checkpoint:

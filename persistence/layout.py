@@ -60,6 +60,7 @@ HAS_CHECK = 1 << 63  # flag in the epoch of a fence, which is always below it
 META_KEYS = (b"away", b"content", b"imports", b"next_sid", b"nodes", b"offset")
 IMPORTS_FORMAT = 7  # the format that a server must know to read a store with b"imports" (replication.formats)
 TIERED_FORMAT = 8  # and one with references
+LOCAL_FORMAT = 9  # and one with streams that have their own tier-after
 CODED = 2  # the version of coded nodes
 TIERED = 3  # the version of references; the highest one that this version of tidelog can read
 

@@ -12,6 +12,7 @@ from persistence.checksums import COUNTED, StoreContent
 from persistence.layout import (
     CRC,
     GROUP,
+    LOCAL_FORMAT,
     MARKS_KEY,
     NODE_KEY,
     PIECE,
@@ -31,7 +32,7 @@ from storage.model.ids import MASK64
 from storage.model.records import unpack_sizes
 from storage.streams import indexlog
 from storage.streams.delayed import DelayedEntries
-from storage.streams.metadata import is_companion
+from storage.streams.metadata import has_tier_after, is_companion
 from storage.streams.stages import Stage
 from storage.streams.stream import Stream
 
@@ -71,7 +72,7 @@ class Restoration:
         self._ks = ks
         self._keys = keys
         self._found = StoreContent()
-        self.indexes = 0  # the highest format of a part of an index of delayed entries
+        self.indexes = 0  # the highest format of a part of an index of delayed entries, and of metadata
 
     def run(self, claimed: StoreContent | None) -> tuple[int, int, int]:
         """Restore, and return the numbers of (streams, nodes, strings).
@@ -122,6 +123,8 @@ class Restoration:
                 companions[sid] = self._ks.delayed[name]
             else:
                 made[sid] = self._ks.restore_stream(name, sid, meta, expire)
+                if has_tier_after(meta):
+                    self.indexes = max(self.indexes, LOCAL_FORMAT)
             claimed[sid] = count, total
         nodes = self._restore_nodes(made, claimed)
         self._restore_additions(made)

@@ -20,7 +20,7 @@ from struct import Struct
 import lmdb
 from xxhash import xxh3_128_digest
 
-from persistence.checkpoint import Checkpoint, format_of_indexes, is_plain
+from persistence.checkpoint import Checkpoint, format_of_rest, is_plain
 from persistence.checksums import COUNTED, StoreContent
 from persistence.diskcache import CACHE, DiskCache
 from persistence.fileidentity import OpenFile, disk_bytes
@@ -377,7 +377,7 @@ class Store:
         Raises OSError, CorruptError.
         """
         self._keys = None
-        self._indexes = max(self._indexes, format_of_indexes(capture))  # before a copy can contain them
+        self._indexes = max(self._indexes, format_of_rest(capture))  # before a copy can contain them
         if capture.imports:
             self._indexes = max(self._indexes, IMPORTS_FORMAT)
         if not is_plain(capture):

@@ -50,10 +50,10 @@ def format_of(nodes: int, plain: bool, shifted: bool, indexes: int) -> int:
     """Return the format that a server must know to read a store (replication.formats).
 
     ``nodes``: the highest version of a node. ``plain``: no late databases. ``shifted``: served time was shifted.
-    ``indexes``: the highest format of a part of an index of delayed entries; 0: that of the rest.
+    ``indexes``: the highest format of a part of an index of delayed entries, and of metadata; 0: that of the rest.
     """
     if nodes > CODED:
-        return TIERED_FORMAT
+        return max(TIERED_FORMAT, indexes)
     if indexes:
         return indexes
     if shifted:

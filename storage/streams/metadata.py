@@ -98,6 +98,11 @@ def is_companion(meta: bytes) -> bool:
     return meta[:1] == COMPANION
 
 
+def has_tier_after(meta: bytes) -> bool:
+    """Return whether metadata has a tier-after, which earlier servers can't read."""
+    return meta[:1] == b"\5"
+
+
 def plain(meta: bytes) -> bytes:
     """Return the metadata of a stream or of a companion without the byte that marks a companion."""
     return meta[1:] if meta[:1] == COMPANION else meta

@@ -42,6 +42,8 @@ def test_what_a_batch_needs() -> None:
     new = records.set_last_id(b"s", 9 << 64, 5, 0)
     assert formats.needed(b"") == formats.needed(old) == formats.needed(old + old) == 1
     assert formats.needed(old + new) == formats.needed(new + old) == 2
+    assert formats.needed(old + records.producer(b"k", b"p", b"")) == 7
+    assert formats.needed(records.tier(b"k", b"") + old) == 9
     assert formats.unknown(old + new) == 0
     assert formats.unknown(old + records.HEAD.pack(199, 3) + b"abc" + old) == 199
     for junk in (old[:-1], new[:3], b"\xff" * 20):
@@ -241,6 +243,29 @@ def test_a_copy_with_changes_of_an_index_of_delayed_entries_is_for_who_can_read_
     assert_same(leader, follower)
 
 
+class BeforeTierAfter(Upgraded):
+    reads = 8
+
+
+def test_streams_with_their_own_tier_after_are_for_who_can_read_them(servers: Cluster) -> None:
+    leader = servers.node()
+    leader("TAPPEND", "s", "f", "v")
+    with BeforeTierAfter(leader.port) as replica:
+        assert asked(leader, replica).startswith(b"+FULLRESYNC ")
+        replica.frame(DONE)
+        leader("TCFG", "s", "TIER", "AGE", 5)
+        assert replica.closed(), "it can't read the record"
+    leader("SAVE")
+    for _ in ("before", "after a start"):
+        with BeforeTierAfter(leader.port) as replica:
+            refused = asked(leader, replica)
+            assert refused.startswith(b"-ERR this server's data is of format 9, and this replica reads format 8")
+        leader.kill()
+        leader.start()
+    follower = servers.node(of=leader.port)
+    assert_same(leader, follower)
+
+
 class BeforeParts(Upgraded):
     reads = 5
 
@@ -319,7 +344,7 @@ def test_it_follows_a_leader_that_ignores_what_it_reads(servers: Cluster) -> Non
     with FakeLeader(lambda offset: going_on()) as fake:
         replica.follow(fake.port)
         wait_until(lambda: replica.link_up, "it follows")
-        assert [b"REPLCONF", b"tidelog", b"1", b"capa", b"format-8", b"capa", b"repair"] in fake.requests
+        assert [b"REPLCONF", b"tidelog", b"1", b"capa", b"format-9", b"capa", b"repair"] in fake.requests
 
 
 # -- both ----------------------------------------------------------------------------------------------------
