@@ -9,5 +9,6 @@
     handshake  the requests with which a replica introduces itself, and the answers; bytes only
     members    the servers that follow one leader, as they tell each other; bytes only
     nodes      requests for nodes that are damaged in another server's store; bytes only
+    wholecopy  a full copy for a backup, with nodes instead of references to history objects
     link       one connection of a replica to its leader: the handshake, then frames
 """

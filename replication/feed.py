@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -40,6 +40,7 @@ from persistence.storecopy import StoreCopy
 from replication import formats, frames, nodes
 from replication.frames import LONGEST_ANSWER, LONGEST_REQUEST, LinkError, encode, head
 from replication.members import ClusterMember
+from replication.wholecopy import whole
 from resp.errors import CommandError, CorruptError
 from resp.exact import ExactDecoder
 
@@ -90,6 +91,7 @@ class FeedOwner(Protocol):
     def received_node(self, payload: bytes) -> None:
         """Process the answer to a request for a node."""
 
+    def whole_node(self, key: bytes, raw: bytes) -> Awaitable[bytes]: ...
     def moved_on(self) -> None:
         """Note that ``needs`` of a feed has changed."""
 
@@ -114,12 +116,13 @@ class ReplicaFeed(asyncio.Protocol):
     def __init__(
         self, owner: FeedOwner, host: str, port: int, offset: int, now: int, copy_only: bool = False,
         reads: int = formats.FORMAT, member: ClusterMember | None = None, delta: bool = False,
-        group_member: str = "", member_id: str = "", repairs: bool = False,
+        group_member: str = "", member_id: str = "", repairs: bool = False, whole: bool = False,
     ) -> None:  # fmt: skip
         """Initialize. ``copy_only``: the other end takes a full copy and the log after it, but is not a replica.
         ``reads``: the format that it can read. ``member``: how it announces itself to clients; None: it does not.
         ``delta``: it can report its nodes. ``group_member``: its name in the server group; "": it is no member.
-        ``member_id``: the ID of that member's directory. ``repairs``: it answers requests for nodes."""
+        ``member_id``: the ID of that member's directory. ``repairs``: it answers requests for nodes.
+        ``whole``: see ``wholecopy``."""
         self.owner = owner
         self.copy_only = copy_only
         self.member = member
@@ -150,6 +153,7 @@ class ReplicaFeed(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self._over = False
         self.repairs = repairs
+        self._whole = whole
         self.damaged = False  # the replica has reported that its store is damaged
         self._awaited = 0  # nodes that were requested and have not arrived; the owner no longer waits for late ones
         self._told = b""  # the last list of members that was sent
@@ -355,7 +359,10 @@ class ReplicaFeed(asyncio.Protocol):
                 piece = await self._in_thread(next, pieces, None)
                 if piece is None:
                     break
-                if piece:
+                if piece and self._whole:
+                    async for part in whole(piece, PIECE, owner.whole_node, self._room):
+                        self._write(encode(frames.PIECE, offset, part))
+                elif piece:
                     self._write(encode(frames.PIECE, offset, piece))
                 elif known is not None and known.exhausted:
                     await self._next_chunk(known, offset)

@@ -18,7 +18,8 @@
     REPLCONF history 4711:2864434397          +OK          crc32 of this log's bytes from offset 4711 to its end; twice
                                                            (history 4711:... history 123:...) if the log holds more
     REPLCONF rdb-only 1                       +OK          from a backup: it takes a full copy and is not a replica;
-                                                           with capa continuous see ``backupfeed``
+                                                           with capa continuous see ``backupfeed``, and with capa
+                                                           whole see ``wholecopy``
     PSYNC <replication ID> <offset>           +CONTINUE <ID>             frames follow, batches from that offset on
                                               +FULLRESYNC <ID> <offset>  frames follow, a full copy first
                                               +FULLRESYNC <ID> <offset> DELTA  the same; the replica reports its nodes

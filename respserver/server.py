@@ -147,7 +147,7 @@ class RespServer:
         )  # fmt: skip
         self.replicas = Replicas(
             parts, self.clients, NodeExchange(parts), on_heard=self._heard,
-            before_delta=lambda: self.checkpoints.recent(),
+            before_delta=lambda: self.checkpoints.recent(), read_node=self.history_reads.node,
         )  # fmt: skip
         self.link = LeaderLink(
             parts, self.clients, self.pubsub, self.replicas,

@@ -33,6 +33,7 @@ from replication.feed import ReplicaFeed
 from replication.handshake import DELTA, TIER, VERSION, Lineage
 from replication.members import ClusterMember, GroupAnnouncement, announced
 from replication.nodes import REPAIR
+from replication.wholecopy import WHOLE, ReadNode
 from resp import errors, reply
 from resp.errors import CommandError, CorruptError
 from respserver.clients.clients import Clients
@@ -64,6 +65,7 @@ class Announcement:
     group: GroupAnnouncement | None = None  # as which member of a server group
     repairs: bool = False  # it answers requests for nodes
     tier: bool = False  # it needs to know who owns the history
+    whole: bool = False  # its copy has no references to history objects
     continuous: bool = False  # with ``copy_only``: a backup that follows the log
 
     @property
@@ -102,6 +104,7 @@ class Announcement:
             self.repairs = self.repairs or value == REPAIR
             self.tier = self.tier or value == TIER
             self.continuous = self.continuous or value == CONTINUOUS
+            self.whole = self.whole or value == WHOLE
         elif name not in (b"version", b"rdb-filter-only"):
             text = option.decode("utf-8", "replace")
             raise CommandError(f"ERR Unrecognized REPLCONF option: {text}")
@@ -135,14 +138,16 @@ class Replicas(ServerPart):
 
     def __init__(
         self, parts: RuntimeParts, clients: Clients, nodes: NodeExchange, on_heard: Callable[[ReplicaFeed], None],
-        before_delta: Callable[[], Awaitable[None]],
+        before_delta: Callable[[], Awaitable[None]], read_node: ReadNode,
     ) -> None:  # fmt: skip
-        """Initialize. ``on_heard``: called when a replica has acknowledged. ``before_delta``: see store_is_recent()."""
+        """Initialize. ``on_heard``: called when a replica has acknowledged. ``before_delta``: see store_is_recent().
+        ``read_node``: see whole_node()."""
         super().__init__(parts)
         self._clients = clients
         self.nodes = nodes
         self._on_heard = on_heard
         self._before_delta = before_delta
+        self._read_node = read_node
         self.feeds: list[ReplicaFeed] = []  # feeds of replicas
         self.group_id = ""  # of the server group; "": this server is in none, or does not know it yet
         self.too_few_in_sync = False  # the in-sync set of the group has fewer members than min-in-sync
@@ -262,7 +267,7 @@ class Replicas(ServerPart):
         made = BackupFeed if who.follows else ReplicaFeed
         feed = made(
             self, host, who.port, offset, self._clock.mono(), who.copy_only, reads, who.member, delta, name,
-            who.group.id if name and who.group is not None else "", who.repairs,
+            who.group.id if name and who.group is not None else "", who.repairs, who.copy_only and who.whole,
         )  # fmt: skip
         if name:
             for older in [
@@ -372,6 +377,9 @@ class Replicas(ServerPart):
 
     def node_requested(self, feed: ReplicaFeed, payload: bytes) -> None:
         self.nodes.serve(payload, feed.send_node)
+
+    def whole_node(self, key: bytes, raw: bytes) -> Awaitable[bytes]:
+        return self._read_node(key, raw)
 
     def received_node(self, payload: bytes) -> None:
         self.nodes.received(payload)

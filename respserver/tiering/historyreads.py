@@ -85,6 +85,19 @@ class HistoryReads(ServerPart):
         """Fetch a node, for whoever reads it next."""
         self.wait(error, _nothing)
 
+    async def node(self, key: bytes, raw: bytes) -> bytes:
+        """Return the node with a key, whose reference is ``raw``. Raises CorruptError."""
+        sid, first_ord, first_id = NODE_KEY.unpack(key)
+        while True:
+            try:
+                return self._data.disk.store.tiered.load(raw, sid, first_ord, int.from_bytes(first_id, "big"))
+            except AbsentNodeError as error:
+                if error.failed:
+                    raise
+                ended = self._loop.create_future()
+                self.wait(error, lambda its=ended: its.done() or its.set_result(None))  # type: ignore[misc]
+                await ended
+
     def wait(self, error: AbsentNodeError, resume: Callable[[], None]) -> None:
         """Fetch a node. ``resume``: called later, also if this fails; a read of the node then raises the error with
         the reason."""

@@ -129,7 +129,7 @@ class ContinuousBackup:
             after = found.position
         began = datetime.now(UTC)
         self.monitor.activity = "waiting for the server to accept a connection"
-        with closing(BackupSource(self._url, True, after, self._stop)) as source:
+        with closing(BackupSource(self._url, True, after, self._stop, not self._options.history)) as source:
             self.connected = True
             if source.continued:
                 if self._writer is None and found is not None:

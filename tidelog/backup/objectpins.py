@@ -22,9 +22,9 @@ OWNER: Final = "owner.json"
 LONGEST: Final = 1 << 30  # bytes of a list of deletions
 MARGIN: Final = 60_000  # ms
 NEEDED: Final = (
-    "the copy refers to {} in an object store, because tier-free is set. Add --reference-history URL, with the"
-    " tier-url of the server: the backup then depends on these objects, and protects them. Or back up a replica with"
-    " tier-free no"
+    "the copy refers to {} in an object store, because tier-free is set, and the server, which is of an earlier"
+    " version, can't copy their entries: upgrade it. Or add --reference-history URL, with the tier-url of the server:"
+    " the backup then depends on these objects, and protects them"
 )
 
 

@@ -88,7 +88,7 @@ class RecurringBase:
 
     def _take(self, lock: TargetLock) -> None:
         place, began = target_at(self._target), datetime.now(UTC)
-        with closing(BackupSource(self._url, False, None, self._stop)) as source:
+        with closing(BackupSource(self._url, False, None, self._stop, not self._history)) as source:
             base, new_bytes = take_base(source, self._url, began, place, lock, self._report, self._history)
         self.taken(int(began.timestamp() * 1000))
         self._say(f"base backup {base.name}: {size(base.size)}, of which {size(new_bytes)} are new, verified")

@@ -1,7 +1,8 @@
 """Reads a full copy and the following log from a running server, as a new replica does.
 
     INFO                      the current end of the log: the backup contains everything up to there
-    REPLCONF tidelog 1 rdb-only 1                  with capa continuous, if the backup follows the log
+    REPLCONF tidelog 1 rdb-only 1                  with capa continuous, if the backup follows the log, and with capa
+                                                   whole, unless the backup refers to history objects
     REPLCONF history start:crc32                   of the end of the stored log, if there is one
     PSYNC ? -1, or PSYNC <ID> <offset>             a thread then reads frames, and sends a PING each second
     REPLCONF ACK <offset>                          the log up to there is stored; only if the backup follows the log
@@ -77,14 +78,18 @@ class BackupSource:
     ``continued`` is set if the server has agreed; otherwise a full copy begins, and ``points`` describes the server's
     history: its replication IDs, the current one first, and the log offset up to which each is valid.
 
+    ``whole``: the copy has the entries that the server has only in an object store. A server of an earlier version
+    sends references to them instead.
+
     ``stop``: if this is set, whatever waits for the server without a limit raises BackupStoppedError.
 
     Raises redis.RedisError if the server is unreachable or refuses, and BackupError if it is not a tidelog-server.
     """
 
     def __init__(
-        self, url: str, follow: bool = False, after: LogPosition | None = None, stop: threading.Event | None = None
-    ) -> None:
+        self, url: str, follow: bool = False, after: LogPosition | None = None, stop: threading.Event | None = None,
+        whole: bool = True,
+    ) -> None:  # fmt: skip
         self._put_back: LogPart | None = None
         self._follow = follow
         timeout = HANDSHAKE if follow else SILENT
@@ -94,7 +99,7 @@ class BackupSource:
             self._connection = pool.make_connection()
             self._connection.connect()
             self.facts = _facts(self._ask("INFO"))
-            options = ["capa", "continuous"] if follow else []
+            options = [*(["capa", "continuous"] if follow else []), *(["capa", "whole"] if whole else [])]
             reply = self._ask("REPLCONF", "tidelog", "1", "rdb-only", "1", *options)
             self.points = {name: int(end) for name, end in POINT.findall(reply.decode("utf-8", "replace"))}
             if after is not None and after.start >= 0:

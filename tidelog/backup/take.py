@@ -45,13 +45,13 @@ def take(
 ) -> BackupResult:  # fmt: skip
     """Create a verified backup at ``place``, and then remove all but the newest ``keep``.
 
-    ``history``: the prefix of the history objects to which the backup may refer; "": it must not refer to any.
+    ``history``: the prefix of the history objects to which the backup may refer; "": it has their entries.
     ``say``: called with a line if another writer's lock delays the backup. Raises BackupError, or redis.RedisError if
     the server is unreachable or refuses. There is no new backup then.
     """
     with TargetLock(place, say) as lock:
         began = datetime.now(UTC)
-        with closing(BackupSource(url)) as source:
+        with closing(BackupSource(url, whole=not history)) as source:
             manifest, new_bytes = take_base(source, url, began, place, lock, report, history)
         removed = prune(place, keep, lock) if keep else 0
     return BackupResult(manifest, new_bytes, removed)

@@ -61,7 +61,7 @@ def _reporting() -> Iterator[None]:
     "--reference-history",
     metavar="URL",
     default="",
-    help="If entries of the server are only in an object store, refer to them. URL: its tier-url.",
+    help="Refer to entries in an object store, instead of copying them. URL: the tier-url of the server.",
 )
 def backup(
     target: str, url: str, keep: int | None, continuous: bool, lag: float | None, base_every: float | None,
@@ -88,9 +88,9 @@ def backup(
     from the server. If the command fails, the exit code is not 0, and no backup is added. The next backup reuses the
     files that were written. Configuration and ACL files are not part of a backup.
 
-    With tier-free, a part of the entries is only in an object store. A backup then refers to its objects, and protects
-    them from deletion until the backup is removed (--keep): pass the tier-url of the server as --reference-history.
-    Without the option, the command refuses such a server.
+    With tier-free, a part of the entries is only in an object store. The server reads them from there for the backup.
+    With --reference-history URL, the tier-url of the server, the backup refers to the objects instead, and protects
+    them from deletion until the backup is removed (--keep).
 
     With --continuous, the process also copies the log, so that "tidelog restore --until" can restore any point in time
     since the base backup. It reconnects when the server restarts, and retries while TARGET is unavailable. After a

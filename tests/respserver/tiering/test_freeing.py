@@ -18,6 +18,7 @@ from respserver.config.conffile import ConfigError
 from respserver.config.config import Config
 from tests.persistence.tiering.kit import Entry
 from tests.respserver.tiering.test_tiering import fields, helpers, tiered
+from tests.tidelog.backup.kit import manifests, start
 from tests.waiting import eventually
 from tests.wire.rawclient import Raw
 from tidelog.cli.program import main
@@ -293,9 +294,6 @@ def test_a_backup_protects_its_objects(tmp_path: Path) -> None:
 
     with freed(target, tier_grace=0) as (server, entries), Raw(server.port) as client:
         command = ["backup", backup, "--url", f"redis://127.0.0.1:{server.port}", "--keep", "1"]
-        refused = CliRunner().invoke(main, command)
-        assert refused.exit_code == 1
-        assert "the copy refers to 1 object in an object store" in refused.output
         wrong = CliRunner().invoke(main, [*command, "--reference-history", str(tmp_path)])
         assert "contains no history: use the tier-url of the server" in wrong.output
         command += ["--reference-history", str(target)]
@@ -319,6 +317,51 @@ def test_a_backup_protects_its_objects(tmp_path: Path) -> None:
         (pin,) = (target / "pins").iterdir()
         assert pin.name.startswith("server-")
         assert client("XRANGE", "a", "-", "+") == entries
+
+
+@pytest.mark.parametrize("continuous", [False, True])
+def test_a_backup_has_all_entries(tmp_path: Path, continuous: bool) -> None:
+    """Those in the object store are read from there. A server that is restored from it needs no object store."""
+    backup, data, target = str(tmp_path / "backup"), str(tmp_path / "data"), tmp_path / "target"
+    with freed(target) as (server, entries), Raw(server.port) as client:
+        empty_cache(server)
+        client("SET", "s", "v")
+        command = ["backup", backup, "--url", f"redis://127.0.0.1:{server.port}"]
+        if continuous:
+            with start(*command, "--continuous") as process:
+                eventually(lambda: manifests(Path(backup)), "a base backup")
+                process.terminate()
+            assert process.returncode == 0
+        else:
+            done = CliRunner().invoke(main, command)
+            assert done.exit_code == 0, done.output
+            assert "it refers to objects" not in done.output
+        assert not (target / "pins").exists()
+        assert int(fields(client)["tier_fetched_nodes"]) >= FREED
+        assert CliRunner().invoke(main, ["verify", backup]).exit_code == 0
+    shutil.rmtree(target)
+    restored = CliRunner().invoke(main, ["restore", backup, data])
+    assert restored.exit_code == 0
+    assert "--tier-url" not in restored.output
+    with running_server(dir=data, node_cache_size="0") as server, Raw(server.port) as client:
+        assert client("XRANGE", "a", "-", "+") == entries
+        assert client("GET", "s") == b"v"
+        with running_server(replicaof=f"{server.host} {server.port}") as replica, Raw(replica.port) as reader:
+            eventually(lambda: reader("XLEN", "a") == COUNT)
+            assert reader("XRANGE", "a", "-", "+") == entries
+
+
+def test_a_backup_without_an_object_fails(tmp_path: Path) -> None:
+    """The log of the server names the object. There is no backup then."""
+    backup, target = str(tmp_path / "backup"), tmp_path / "target"
+    with freed(target) as (server, _):
+        empty_cache(server)
+        (path,) = (target / "objects").iterdir()
+        path.unlink()
+        failed = CliRunner().invoke(main, ["backup", backup, "--url", f"redis://127.0.0.1:{server.port}"])
+        assert failed.exit_code == 1
+        eventually(lambda: any(path.name in line and "can't be read" in line for line in server.output))
+        assert CliRunner().invoke(main, ["verify", backup]).exit_code == 1
 
 
 def test_a_server_that_begins_to_free_space_later(tmp_path: Path) -> None:
