@@ -17,8 +17,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from tidelog.history.deadline import VARIABLE, default_seconds, within
+from tidelog.history.deadline import VARIABLE, default_seconds
 from tidelog.history.errors import HistoryError
+from tidelog.operating.timelimit import within
 
 #: Schemes of URLs, each with the package of its driver.
 DRIVERS: Final = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs"}

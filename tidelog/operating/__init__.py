@@ -6,6 +6,7 @@
     systemd        notifies systemd of the start and the state
     attached       runs a program until the process that started it ends
     tasks          waiting for events, and tasks in the background
+    timelimit      time limits of calls that can't be cancelled
     terminal       output without control characters
     tables         tables, pairs, sizes and durations
     throughput     rates and dead letters of workers, jobs and flows

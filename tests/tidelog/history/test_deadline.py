@@ -12,10 +12,11 @@ from tests.tidelog.history.kit import ZERO, copy_all, planner, read, tiered
 from tests.tidelog.history.stopped import hanging, silent_s3
 from tests.wire.rawclient import Raw
 from tidelog.client.entries import StreamId
-from tidelog.history.deadline import VARIABLE, default_seconds, within
+from tidelog.history.deadline import VARIABLE, default_seconds
 from tidelog.history.errors import HistoryError
 from tidelog.history.files import HistoryFiles
 from tidelog.history.sections import ALL
+from tidelog.operating.timelimit import within
 
 HUNG = r"the object store has not answered within 0\.3 s \(the limit is the option historyTimeout of Spark, and TIDE"
 

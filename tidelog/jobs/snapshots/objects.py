@@ -14,7 +14,6 @@ Rule 3: In a local folder, writes are durable when the call returns.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,6 +22,7 @@ from uuid import uuid4
 
 from tidelog.backup.targets import sync_folder
 from tidelog.jobs.errors import JobError
+from tidelog.operating.timelimit import OverdueError, within
 
 T = TypeVar("T")
 
@@ -46,25 +46,12 @@ class MissingError(SnapshotError):
     """The object does not exist."""
 
 
-def within(seconds: float, what: str, function: Callable[..., T], *args: Any) -> T:
-    """Call a function in a separate thread. Raises SnapshotError if it has not returned after this many seconds."""
-    results: list[T] = []
-    errors: list[BaseException] = []
-
-    def call() -> None:
-        try:
-            results.append(function(*args))
-        except BaseException as error:  # noqa: BLE001 - reraised by the caller
-            errors.append(error)
-
-    thread = threading.Thread(target=call, name="snapshots", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if results:
-        return results[0]
-    if errors:
-        raise errors[0]
-    raise SnapshotError(f"{what}: no response in {seconds:g} s")
+def _within(seconds: float, what: str, function: Callable[..., T], *args: Any) -> T:
+    """Call a function. Raises SnapshotError if it has not returned after this many seconds."""
+    try:
+        return within(seconds, lambda: function(*args))
+    except OverdueError:
+        raise SnapshotError(f"{what}: no response in {seconds:g} s") from None
 
 
 class ObjectStore:
@@ -84,7 +71,7 @@ class ObjectStore:
         except ImportError:
             raise JobError(f"snapshots at {self.shown} need fsspec: pip install 'tidelog[jobs]'") from None
         try:
-            found: tuple[Any, str] = within(patience, f"can't use {self.shown}", fsspec.core.url_to_fs, url)
+            found: tuple[Any, str] = _within(patience, f"can't use {self.shown}", fsspec.core.url_to_fs, url)
         except ImportError as error:
             driver = DRIVERS.get(scheme)
             remedy = f"pip install {driver}" if driver else str(error)
@@ -195,7 +182,7 @@ class ObjectStore:
                 yield piece
         finally:
             with suppress(Exception):
-                within(5.0, what, file.close)
+                _within(5.0, what, file.close)
 
     def _at(self, name: str) -> str:
         return f"{self._top}/{name}" if self._top else name
@@ -222,13 +209,13 @@ class ObjectStore:
                 file.close()
                 os.unlink(self._at(name))
             else:
-                within(5.0, "", file.discard if hasattr(file, "discard") else file.close)
+                _within(5.0, "", file.discard if hasattr(file, "discard") else file.close)
         with suppress(Exception):
             file.closed = True
 
     def _try(self, what: str, function: Callable[..., T], *args: Any) -> T:
         try:
-            return within(self.patience, what, function, *args)
+            return _within(self.patience, what, function, *args)
         except SnapshotError:
             raise
         except FileNotFoundError as error:
