@@ -42,7 +42,9 @@ def policy_of(argv: list[bytes], at: int) -> RetentionPolicy:
 
 def tier_after_of(argv: list[bytes], at: int) -> TierAfter | None:
     """Return the value of TCFG TIER in argv from ``at`` on; None: DEFAULT. Raises CommandError if it is invalid."""
-    word = argv[at].upper() if at < len(argv) else b""
+    if at == len(argv):
+        raise errors.syntax()
+    word = argv[at].upper()
     if word == b"DEFAULT" and len(argv) == at + 1:
         return None
     if word not in (b"AGE", b"BYTES") or len(argv) != at + 2:

@@ -61,8 +61,8 @@ def test_a_deleted_stream_loses_it(c: Raw) -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ("TIER", "needs one of AGE, BYTES and DEFAULT"),
-        ("TIER AGE", "needs one of"),
+        ("TIER", "syntax error"),
+        ("TIER AGE", "needs one of AGE, BYTES and DEFAULT"),
         ("TIER AGE 1 BYTES 2", "needs one of"),
         ("TIER COUNT 5", "needs one of"),
         ("TIER DEFAULT 5", "needs one of"),
