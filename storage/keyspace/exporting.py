@@ -37,20 +37,12 @@ def letters_of(ks: Keyspace, names: list[bytes]) -> Iterator[tuple[bytes, bytes]
                     yield name, letter
 
 
-def _never(_reference: bytes) -> bool:
-    return False
-
-
 class KeyExport:
     """The sequence. ``moves``: whether a key, a stage or a fence has one of the moving slots."""
 
-    def __init__(
-        self, ks: Keyspace, moves: Callable[[bytes], bool], refers: Callable[[bytes], bool] = _never
-    ) -> None:  # fmt: skip
-        """``refers``: whether the other group can use this reference instead of the entries of a node."""
+    def __init__(self, ks: Keyspace, moves: Callable[[bytes], bool]) -> None:
         self.ks = ks
         self._moves = moves
-        self._refers = refers
         self._selection = MovedRecords(moves)
         self._selection.unstaged = set(ks.stages.by_name)
         self._selection.grown = set(ks.stages.by_name)
@@ -155,7 +147,7 @@ class KeyExport:
             yield
 
     def _copy(self, key: bytes) -> Iterator[None]:
-        for record in copy_of(self.ks, key, self._refers):
+        for record in copy_of(self.ks, key):
             if not record:
                 self.absent = self.ks.pool.take_absent()
                 yield

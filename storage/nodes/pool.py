@@ -9,7 +9,6 @@ from storage.model.tombstones import Tombstones
 from storage.nodes.cache import NodeCache
 from storage.nodes.draft import Draft
 from storage.nodes.packed import AnyNode, open_stored
-from storage.nodes.reference import is_reference
 
 
 class NodeStore(Protocol):
@@ -18,12 +17,6 @@ class NodeStore(Protocol):
     def load(self, sid: int, first_ord: int, first_id: int) -> bytes:
         """Return the node's blob. Raises CorruptError if the store does not have it, AbsentNodeError if only the object
         store does."""
-
-    def raw(self, sid: int, first_ord: int, first_id: int) -> bytes:
-        """Return a node's blob, or the reference that the store has. Raises CorruptError if it has neither."""
-
-    def resolve(self, raw: bytes, sid: int, first_ord: int, first_id: int) -> bytes:
-        """Return the blob of the node with a reference that is not stored yet. Raises as load() does."""
 
     def pin(self) -> NodeStore:
         """Return a view of the current store, which does not change until its release()."""
@@ -41,10 +34,7 @@ def open_sealed(
     """Open a sealed node, see open_stored(). ``blob``: None if the node is in the store."""
     if isinstance(blob, Draft):
         return blob.unpack()
-    if blob is None:
-        blob = store.load(sid, first_ord, first_id)
-    elif is_reference(blob):
-        blob = store.resolve(blob, sid, first_ord, first_id)
+    blob = blob or store.load(sid, first_ord, first_id)
     return open_stored(blob, sid, first_ord, first_id, count, tombstones)
 
 
