@@ -2,14 +2,15 @@
 
 ``scripts/bench`` runs the workloads that are declared in ``append``, ``polling``, ``ranges``, ``groups``, ``fanout``,
 ``space``, ``xstreams``, ``latency`` and ``cpu``. ``long``, ``replication``, ``spark``, ``report``, ``pending_memory``,
-``turns``, ``acks``, ``clustermode``, ``clustersend``, ``console``, ``continuousbackup``, ``delays``, ``failovers``,
-``gateway``, ``retention``, ``slotmoves``, ``sql``, ``stalls`` and ``workers`` are separate programs.
+``turns``, ``acks``, ``clustermode``, ``clustersend``, ``clusterspark``, ``console``, ``continuousbackup``, ``delays``,
+``failovers``, ``gateway``, ``retention``, ``slotmoves``, ``sql``, ``stalls`` and ``workers`` are separate programs.
 
     acks            ``python -m benchmarks.acks``: what replies cost that wait for replicas
     append          appends: by clients, pipeline, payload and appendfsync; many in one command; the ceiling
     ceiling         a server on uvloop and hiredis that does nothing: the limit of any server in Python
     clustermode     ``python -m benchmarks.clustermode``: CPU time per command with ``cluster-enabled``
     clustersend     ``python -m benchmarks.clustersend``: ``send_many`` over two groups, relative to one
+    clusterspark    ``python -m benchmarks.clusterspark``: the Spark source over two groups, relative to one
     console         ``python -m benchmarks.console``: pages of the console in a browser; turns of its event loop
     continuousbackup  ``python -m benchmarks.continuousbackup``: the cost of a continuous backup to the leader
     cpu             the server's CPU time per command, user and system

@@ -2,7 +2,7 @@
 
 Everything in one run on one machine: the source beside Spark's rate for a source that only makes rows up (the
 ceiling), with and without its compiled part, and beside one with redis-py; the sink beside redis-py in foreachBatch.
-Spark runs one task at a time, and two for the comparison of two server groups with one.
+Spark runs one task at a time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
@@ -37,7 +36,6 @@ from benchmarks.sparksources import (  # noqa: E402
 from tidelog import Client  # noqa: E402
 from tidelog.spark import native  # noqa: E402
 from tidelog.testing import running_server  # noqa: E402
-from tidelog.transport.slots import SLOTS, slot_of  # noqa: E402
 
 WAIT = 300  # seconds for one query
 
@@ -162,51 +160,6 @@ def streaming(report: Report, spark: SparkSession, url: str, rows: int, runs: in
         report.say(f"stream of {rows:,} rows, limit {name}", seconds, "s")
 
 
-def seconds_of_cpu(client: Client) -> float:
-    """CPU time of a server."""
-    info = client.redis.info("cpu")
-    return float(info["used_cpu_user"]) + float(info["used_cpu_sys"])
-
-
-def two_groups(report: Report, rows: int, runs: int) -> None:
-    """Rows a second of two tasks that read two streams: from one leader, and each from its own, in turns.
-
-    All programs share the machine's cores, so the CPU time of the busier leader for each row says how far each way
-    scales.
-    """
-    with tempfile.TemporaryDirectory(prefix="tidelog-bench-") as top, ExitStack() as stack:
-        common: dict[str, Any] = {"cluster_enabled": "yes", "min_in_sync": 1, "coordinator": f"file://{top}"}
-        servers = [
-            stack.enter_context(running_server(group=name, appendfsync="everysec", **common)) for name in ("1", "2")
-        ]
-        leaders = [stack.enter_context(server.client()) for server in servers]
-        while "2" not in json.loads(leaders[0].redis.execute_command("TCLUSTER", "MAP"))["groups"]:
-            time.sleep(0.05)
-        leaders[0].redis.execute_command("TCLUSTER", "ASSIGN", f"{SLOTS // 2}-{SLOTS - 1}", "TO", "2")
-        own = [f"rows:{at}" for at in range(100) if slot_of(f"rows:{at}") < SLOTS // 2][:2]
-        other = next(f"rows:{at}" for at in range(100) if slot_of(f"rows:{at}") >= SLOTS // 2)
-        with Client(servers[0].url) as client:
-            for key in (*own, other):
-                fill(client, key, rows)
-        spark = session(tasks=2)
-        found: dict[str, tuple[list[float], list[float]]] = {"one group": ([], []), "two groups": ([], [])}
-        for number in range(runs + 1):
-            for name, keys in zip(found, (own, [own[0], other]), strict=True):
-                reader = spark.read.format("tidelog").schema(SCHEMA).option("url", servers[0].url)
-                frame = reader.option("subscribe", ",".join(keys)).load()
-                before, started = [seconds_of_cpu(leader) for leader in leaders], time.perf_counter()
-                drain(frame)
-                taken = time.perf_counter() - started
-                spent = [seconds_of_cpu(leader) - then for leader, then in zip(leaders, before, strict=True)]
-                if number:  # the first run warms up
-                    found[name][0].append(2 * rows / taken)
-                    found[name][1].append(max(spent) * 1e9 / (2 * rows))
-        spark.stop()
-        for name, (rate, cpu) in found.items():
-            report.say(f"source: two tasks, two streams, {name}", rate)
-            report.say(f"source: CPU of the busier leader, {name}", cpu, "ns/row")
-
-
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--rows", default=1_000_000, show_default=True)
 @click.option("--runs", default=3, show_default=True, help="Counted runs of each.")
@@ -238,7 +191,6 @@ def main(rows: int, runs: int, seconds: int, json_file: Path | None) -> None:
             report.say("latency at 1 row a second, p50", [median(late)], "ms")
             report.say("latency at 1 row a second, p95", [quantiles(late, n=20)[-1]], "ms")
     spark.stop()
-    two_groups(report, rows, runs)
     if json_file:
         json_file.write_text(json.dumps(report.figures, indent=2))
 
