@@ -178,8 +178,8 @@ class SlotAssignment(ServerPart):
                 raise SlotMapError(str(letters_elsewhere(key, letter)))
 
     def _exists(self, name: bytes) -> bool:
-        ks = self._data.ks
-        return name in ks.keys and ks.expires.get(name, self._clock.now() + 1) > self._clock.now()
+        ks, now = self._data.ks, self._clock.now()  # read once: a key without a deadline exists at each time
+        return name in ks.keys and ks.expires.get(name, now + 1) > now
 
     @staticmethod
     def _refuse(own: Sequence[SlotRange], count: int, example: bytes, staged: bool) -> None:
