@@ -235,7 +235,7 @@ class RespServer:
         imports = SlotImports(parts, keeper, member, inert, cleaning, self.served_time)
         moving = SlotMover(
             parts, keeper, member, assigning, inert, cleaning, self.pauses, self.slicing, self.blocking,
-            self.served_time, self.history_reads.wait,
+            self.served_time, self.history_reads.wait, imports.require,
         )  # fmt: skip
         self.slot_map = MapCommands(
             parts, keeper, assigning, moving, imports, member, on_result=self.blocking.acknowledged

@@ -3,7 +3,8 @@
 Rule 1: as in Redis, the keys of a transaction have the same slot, too.
 Rule 2: a client that sent CLIENT MULTISLOT ON may use keys of different slots, if this server's group owns all of them.
 Rule 3: a replica serves calls with keys that change nothing to clients that sent READONLY. As it does not forward
-messages to its leader, SPUBLISH is always redirected, unlike in Redis.
+messages to its leader, SPUBLISH is always redirected, unlike in Redis. While its map is older than its data, it serves
+no such calls.
 Rule 4: the keys of a long call are compared in slices, before it runs. A million keys take 130 ms without C. In a
 transaction there are no slices. A command that runs in slices can't block, so the calls that can block are compared at
 once: they have at most 10,000 keys.
@@ -62,7 +63,7 @@ def check_calls(
     if slots.mapped and not (session.multislot and _all_served(slots, calls)):
         _check_owner(ctx, slots, session, calls, _deciding(slots, calls) if session.multislot else [slot])
     if ctx.ks.follower:
-        if not (session.readonly and not any(_for_leader(*each) for each in calls)):
+        if not session.readonly or slots.outdated() or any(_for_leader(*each) for each in calls):
             raise moved(ctx.server.cluster, session, slot)
     elif slots.noting != NO_SLOTS:
         _note(slots, calls)

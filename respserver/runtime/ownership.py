@@ -9,6 +9,9 @@ Rule 2: a leader serves no slot until the map has its epoch: an earlier leader m
 Rule 3: calls for slots that are about to leave the group wait (``held``), until the new owner has probably seen the
 map, or get CLUSTERDOWN if that takes too long. Before that, while the server searches the slots for keys, the keys of
 calls that write are noted (``noted``), because the search may have passed them.
+Rule 4: the data of a replica comes from its leader, and the map from the coordinator. While the map is older than
+``required``, keys of slots that it gives to the group may be deleted already, or may be copies that are incomplete. The
+replica then sends clients to its leader, even after READONLY.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ class SlotOwnership:
 
     __slots__ = (
         "coverage", "down", "group", "held", "holding", "leads", "map", "mapped", "noted", "noting", "preparing",
-        "served", "too_many", "unheld", "unnoted", "unserved", "waiting", "whole",
+        "required", "served", "too_many", "unheld", "unnoted", "unserved", "waiting", "whole",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -56,6 +59,7 @@ class SlotOwnership:
         self.unnoted: bytes = ALL_SLOTS  # the others
         self.noted: set[bytes] = set()
         self.too_many = False  # there were more than MOST_NOTED of these keys, and not all of them are noted
+        self.required = 0  # the lowest version of the map with which the data can be read (Rule 4)
         self.served: bytes = ALL_SLOTS
         self.whole = True  # all slots are served
         self.unserved = NO_UNSERVED  # see slotmaps.unserved
@@ -107,6 +111,10 @@ class SlotOwnership:
         self.whole = self.served == ALL_SLOTS
 
     # -- questions -----------------------------------------------------------------------------------------------
+    def outdated(self) -> bool:
+        """Return whether the map is older than the data (Rule 4)."""
+        return self.map is not None and self.map.version < self.required
+
     def waits(self, slot: int) -> bool:
         """Return whether calls for a slot of this group wait."""
         return self.preparing or (self.waiting and self.leads and self.held[slot] != 0)

@@ -15,6 +15,9 @@ in-sync set before the leader uses the map, and before it writes to the map that
 have the move any more, it was aborted: the keys are deleted before the group can get the slots in another way.
 Rule 3: deadlines in served time are converted when they arrive. If this server then can't serve for more than LATE_MS,
 they would be that much later, although the other group has served its clients meanwhile. The import then begins again.
+Rule 4: before keys of slots that have left are deleted, and before others are copied, a version of the map is logged in
+which this group does not own the slots: as the description with the ID "", which has a "version" and no slots. So a
+replica knows when its map is older than its data (``runtime.ownership``, Rule 4).
 """
 
 from __future__ import annotations
@@ -48,6 +51,7 @@ MAP_SECONDS: Final = 5.0  # for which an import waits until this member has the 
 OPEN: Final = "open"
 COMPLETE: Final = "complete"
 BROKEN: Final = "broken"
+MAP: Final = "map"  # Rule 4
 
 class NotYetError(SlotMapError):
     """Another attempt may succeed."""
@@ -89,11 +93,29 @@ class SlotImports(ServerPart):
             copied = either(copied, table(_slots(each)))
         self._inert.copied = copied
         self._inert.apply()
+        self._slots.required = self._required()
 
     def imports(self) -> Imports:
         """Return the imports (Rule 1)."""
         found: Imports = json.loads(self._data.ks.imports or b"{}")
+        found.pop("", None)
         return found
+
+    def _required(self) -> int:
+        """Return the lowest version of the map with which the data can be read (Rule 4); 0: any."""
+        found: Imports = json.loads(self._data.ks.imports or b"{}")
+        return int(found.get("", {}).get("version", 0))
+
+    def require(self, version: int) -> None:
+        """Log that the data can only be read with this version of the map, or a later one (Rule 4)."""
+        if version > self._required():
+            self._log(self.imports(), version)
+
+    def _log(self, found: Imports, required: int) -> None:
+        if required:
+            found[""] = {"slots": [], "state": MAP, "version": required}
+        copymutators.set_imports(self._data.ks, json.dumps(found).encode() if found else b"")
+        self._ticks.queue()
 
     def _set(self, name: str, state: str | None, slots: list[SlotRange] | None = None) -> None:
         """Change the state of an import; None: remove it. Logs it."""
@@ -104,8 +126,7 @@ class SlotImports(ServerPart):
             found[name] = {"slots": [list(each) for each in slots], "state": state}
         else:
             found[name]["state"] = state
-        copymutators.set_imports(self._data.ks, json.dumps(found).encode() if found else b"")
-        self._ticks.queue()
+        self._log(found, self._required())
 
     # -- the commands --------------------------------------------------------------------------------------------
     async def begin(self, name: str) -> None:
@@ -145,6 +166,7 @@ class SlotImports(ServerPart):
         self._away = {other: away for other, away in self._away.items() if other in described}
         self._away[name] = self._data.ks.away
         self._parts = {other: parts for other, parts in self._parts.items() if other in described and other != name}
+        self.require(now.version)
         self._set(name, OPEN, list(move.slots))
 
     def _check_health(self) -> None:

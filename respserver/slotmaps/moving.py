@@ -80,8 +80,10 @@ class SlotMover(ServerPart):
         self, parts: RuntimeParts, keeper: MapKeeper, membership: GroupMembership, assigning: SlotAssignment,
         inert: InertSlots, cleaning: SlotCleaning, pauses: Pauses, slicing: Slicing, blocking: Blocking,
         served_time: ServedTime, fetch: Callable[[AbsentNodeError, Callable[[], None]], None],
+        require: Callable[[int], None],
     ) -> None:  # fmt: skip
-        """``fetch``: reads a node from the object store, and then calls a function."""
+        """``fetch``: reads a node from the object store, and then calls a function. ``require``: logs that
+        the data can only be read with a version of the map."""
         super().__init__(parts)
         self._keeper = keeper
         self._standing = membership.standing
@@ -94,6 +96,7 @@ class SlotMover(ServerPart):
         self._blocking = blocking
         self._served_time = served_time
         self._fetch = fetch
+        self._require = require
         self._fetching = False  # the next step of the export waits for entries from the object store
         self._task: asyncio.Task[None] | None = None  # the move in progress
         self._export: KeyExport | None = None
@@ -533,6 +536,9 @@ class SlotMover(ServerPart):
             self._deleting = None
 
     async def _delete_keys(self, move: slotmap.MapMove, led: int) -> None:
+        if self._standing.led != led:
+            return
+        self._require(move.moved)
         count = await self._cleaning.clean(table(list(move.slots)), lambda: bool(led) and self._standing.led == led)
         if count is None or not await self._deletion_confirmed(led):
             return

@@ -8,6 +8,7 @@ group.
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import types
 from collections.abc import Iterable
@@ -195,8 +196,14 @@ class SlotWorld(SimWorld):
         wanted = slotmap.decode(self.store.keys[MAP].value)
         servers = [each.server for each in self.members if each.loaded]
         return len(servers) == len(self.members) and all(
-            each is not None and each.slots.map == wanted and not each.data.ks.imports for each in servers
+            each is not None and each.slots.map == wanted and not each.slots.outdated() and not _imports(each)
+            for each in servers
         ) and not wanted.moves
+
+
+def _imports(server: Any) -> list[str]:
+    """Return the IDs of the imports that are left. The ID "" is of no import (Rule 4 of ``importing``)."""
+    return [name for name in json.loads(server.data.ks.imports or b"{}") if name]
 
 
 def run(case: SlotCase) -> SlotResult:
