@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 
-from commands.context import Context, Reply
+from commands.context import Context, Reply, Slices
 from commands.declare import arg, command, key, opt
 from commands.help import help_reply
 from commands.keys.keys import encoding, idle_seconds
 from commands.session import Session
 from resp import errors, reply
-from resp.errors import CommandError
+from resp.errors import AbsentNodeError, CommandError
 from storage.keyspace.values import String
 
 FLAGS = "admin noscript loading stale"
@@ -85,7 +85,18 @@ def debug_object(ctx: Context, argv: list[bytes]) -> Reply:
 def debug_digest(ctx: Context, argv: list[bytes]) -> Reply:
     """Return a digest of all data, which is equal for equal data."""
     _allowed(ctx)
-    return reply.simple(ctx.ks.digest().encode())
+    try:
+        return reply.simple(ctx.ks.digest().encode())
+    except AbsentNodeError as error:
+        if ctx.in_exec or error.failed:
+            raise
+    digest = ctx.ks.stepped_digest()  # a repetition from the start at each wait would take quadratic time
+
+    def step(_ctx: Context) -> bytes | None:
+        found = digest.step()
+        return None if found is None else reply.simple(found.encode())
+
+    return Slices(step, False, digest.close, resumes=True)
 
 
 @command("DEBUG|HELP", flags="loading stale", group="server")

@@ -30,7 +30,7 @@ from resp.errors import CommandError, CorruptError, DamagedNodeError
 from storage.groups.group import Group
 from storage.keyspace import events
 from storage.keyspace.changes import Changes
-from storage.keyspace.digest import digest
+from storage.keyspace.digest import SteppedDigest, digest
 from storage.keyspace.keytable import KeyTable
 from storage.keyspace.recordheads import RecordHeads
 from storage.keyspace.values import String, Value
@@ -825,3 +825,7 @@ class Keyspace(KeyTable):
     def digest(self) -> str:
         """Return a SHA-256 of the whole content, equal for equal states."""
         return digest(self.keys, self.expires, self.stages, self.delayed)
+
+    def stepped_digest(self) -> SteppedDigest:
+        """Return an object that computes digest() of the present content, and can wait. The caller closes it."""
+        return SteppedDigest(self.keys, self.expires, self.stages, self.delayed)

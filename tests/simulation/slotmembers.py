@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from storage.keyspace.digest import _add_stream
+from storage.keyspace.digest import add_stream
 from storage.streams.stream import Stream
 from tests.simulation.groupmembers import GroupMember
 from tests.simulation.network import NetworkLoop
@@ -47,7 +47,7 @@ class SlotMember(GroupMember):
             value = self._server.data.ks.keys[key]
             assert isinstance(value, Stream)
             parts: list[bytes] = []
-            _add_stream(value, parts.append)
+            add_stream(value, parts.append)
             found[key] = b"".join(parts)
         return found
 

@@ -39,7 +39,7 @@ def content(ks: Keyspace, shift: int = 0) -> dict[bytes, Any]:
         if isinstance(value, String):
             parts.append(value.value)
         else:
-            digest._add_stream(value, parts.append)
+            digest.add_stream(value, parts.append)
         later = []
         delayed = ks.delayed.get(key)
         if delayed is not None and len(delayed):
