@@ -41,6 +41,8 @@ OPTIONS: Final = {
 }  # fmt: skip
 #: Tests that differ, by the ends of their names without parameters, and why
 DIFFERENT: Final = {
+    "test_checkpoints.py::test_a_shutdown_waits_for_a_running_checkpoint": "all is in the store before the checkpoint",
+    "test_checkpoints.py::test_others_are_served_while_a_client_saves": "all is in the store before the checkpoint",
     "test_deadlines.py::test_the_clock_of_each_deadline": "the deadline of `save` is never reached",
     "test_delays.py::test_a_reload_and_a_checkpoint_change_nothing":
         "it reads 10,000 nodes from files of their own, which takes minutes",
