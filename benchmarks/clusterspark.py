@@ -4,8 +4,9 @@ Spark reads a topic of one group and a topic of two groups, with the same rows a
 the CPU time per row, with all threads: of the busiest server, of all servers, and of Spark (JVM and Python); and the
 rows per second. Spark and the servers share the cores of the machine. The rate that servers can supply is therefore
 derived: one row per CPU time of the busiest server. It assumes a core for each server, and that Spark is not the
-limit. The last line has the CPU time of Spark relative to that of the server, which says how many cores Spark needs
-until then.
+limit. What a server without requests takes of a core is measured before each read and subtracted, because it does not
+grow with the rows: a member of a group renews its lease, for example. The last line has the CPU time of Spark
+relative to that of the server, which says how many cores Spark needs to reach this limit.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from tidelog.testing import Server  # noqa: E402
 from tidelog.topics import Topic  # noqa: E402
 
 CHUNK = 20_000  # records per send_many
+IDLE = 2.0  # seconds for which servers without requests are measured
 
 
 class Row(msgspec.Struct):
@@ -43,12 +45,14 @@ class Row(msgspec.Struct):
 
 
 class Figures(NamedTuple):
-    """Microseconds of CPU time per row: of the busiest server, of all, of Spark. Then rows per second."""
+    """Microseconds of CPU time per row: of the busiest server, of all, of Spark. Then rows per second, and the share
+    of a core that all servers take without requests."""
 
     busiest: float
     servers: float
     spark: float
     rate: float
+    idle: float
 
 
 def url_of(servers: list[Server]) -> str:
@@ -88,18 +92,31 @@ def read(spark: SparkSession, servers: list[Server], name: str, rows: int) -> Fi
     options: dict[str, Any] = {"url": url_of(servers), "topic": name}
     frame = spark.read.format("tidelog").schema(SCHEMA).options(**options).load()
     pids = {server.pid for server in servers}
+    idle = idle_shares(servers)
     meters = [Meter(server.pid) for server in servers]
     before, began = spark_seconds(pids), time.perf_counter()
     drain(frame)
     seconds = time.perf_counter() - began
-    used = [meter.spent().whole / rows * 1e6 for meter in meters]
-    return Figures(max(used), sum(used), (spark_seconds(pids) - before) / rows * 1e6, rows / seconds)
+    spent = [meter.spent().whole - share * seconds for meter, share in zip(meters, idle, strict=True)]
+    used = [each / rows * 1e6 for each in spent]
+    return Figures(max(used), sum(used), (spark_seconds(pids) - before) / rows * 1e6, rows / seconds, sum(idle))
+
+
+def idle_shares(servers: list[Server]) -> list[float]:
+    """Return the share of a core that each server takes without requests, after it has finished earlier work."""
+    for server in servers:
+        Meter(server.pid).settled()
+    meters, began = [Meter(server.pid) for server in servers], time.perf_counter()
+    time.sleep(IDLE)
+    seconds = time.perf_counter() - began
+    return [meter.spent().whole / seconds for meter in meters]
 
 
 def report(found: list[tuple[Figures, Figures]]) -> None:
     """Print the medians, and of the ratios of the pairs the median, the least, and the greatest."""
     for at, what in enumerate(("CPU of the busiest server, us/row", "CPU of all servers, us/row",
-                               "CPU of Spark, us/row", "rows/s, measured")):  # fmt: skip
+                               "CPU of Spark, us/row", "rows/s, measured",
+                               "cores that all servers take without requests")):  # fmt: skip
         one, two = (median(pair[side][at] for pair in found) for side in (0, 1))
         print(f"{what}: {one:,.3f} with one group, {two:,.3f} with two: {spread([b[at] / a[at] for a, b in found])}")
     print(

@@ -28,7 +28,7 @@ def test_spark_is_every_descendant_but_the_servers() -> None:
 
 
 def test_the_busiest_server_gives_the_rate(capsys: Any) -> None:
-    report([(Figures(1.0, 1.0, 8.0, 100.0), Figures(0.5, 1.0, 8.0, 90.0))])
+    report([(Figures(1.0, 1.0, 8.0, 100.0, 0.1), Figures(0.5, 1.0, 8.0, 90.0, 0.2))])
     printed = capsys.readouterr().out
     assert "limit): 2.00 (2.00-2.00)" in printed
     assert "rows/s, measured: 100.000 with one group, 90.000 with two: 0.90" in printed
