@@ -1,4 +1,4 @@
-/* Prefetches the memory that commands and records of many streams will touch into the processor's caches, and parses the
+/* Prefetches the memory that commands and records of many keys will touch into the processor's caches, and parses the
 records of appends.
 
 With 100,000 streams an append waits for memory about ten times in sequence: for the slot of the key, its entry, the key,
@@ -18,6 +18,7 @@ Rule 2: appends() reads nothing outside of the batch. It leaves records that it 
 
 static PyTypeObject *type = NULL;  /* of streams; until it is known, only the table is prefetched */
 static Py_ssize_t offset = 0;       /* of the append list (appendlist.py) in a stream object */
+static PyTypeObject *other = NULL; /* of a value without an append list: each failed lookup takes 0.9 us */
 
 /* Finds the offset of the append list in stream objects, from the first stream that has a list. */
 static void learn(PyObject *stream)
@@ -25,7 +26,9 @@ static void learn(PyObject *stream)
     PyObject *list = PyObject_GetAttrString(stream, "_append_list");
     Py_ssize_t size = Py_TYPE(stream)->tp_basicsize;
     PyErr_Clear();
-    if (list != NULL && PyList_CheckExact(list)) {
+    if (list == NULL)
+        Py_XSETREF(other, (PyTypeObject *)Py_NewRef((PyObject *)Py_TYPE(stream)));
+    else if (PyList_CheckExact(list)) {
         for (Py_ssize_t at = sizeof(PyObject); at + (Py_ssize_t)sizeof(PyObject *) <= size; at += sizeof(PyObject *)) {
             if (*(PyObject **)((char *)stream + at) == list) {
                 type = (PyTypeObject *)Py_NewRef((PyObject *)Py_TYPE(stream));
@@ -51,7 +54,7 @@ static void fetch(PyObject *table, PyObject *const *keys, Py_ssize_t count)
         __builtin_prefetch((char *)value + LINE, 1);
         found[streams++] = value;
     }
-    if (type == NULL && streams)
+    if (type == NULL && streams && Py_TYPE(found[0]) != other)
         learn(found[0]);
     if (type == NULL)
         return;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -97,6 +98,27 @@ def test_streams_keep_what_they_have() -> None:
     for refused in ((ks.keys, commands, 0), (None, commands, 0, 1), (ks.keys, commands, "a", 1)):
         with pytest.raises(TypeError):
             _prefetch.fetch(*refused)
+
+
+LOOKUPS = """
+from storage.keyspace import _prefetch
+
+class Text:
+    lookups = 0
+
+    def __getattr__(self, name):
+        Text.lookups += 1
+        raise AttributeError(name)
+
+for _ in range(5):
+    _prefetch.fetch({b"k": Text()}, [[b"GET", b"k"]], 0, 1)
+print(Text.lookups)
+"""
+
+
+def test_values_without_a_list_are_looked_at_once() -> None:
+    ran = subprocess.run([sys.executable, "-c", LOOKUPS], capture_output=True, text=True, check=True)
+    assert ran.stdout == "1\n"
 
 
 def test_what_is_replayed_is_logged_up_to_where_it_fails() -> None:
