@@ -395,6 +395,9 @@ class WritesPart(Protocol):
     def written(self, session: Session) -> int:
         """Return a log offset. A log that reaches it contains all writes of the client."""
 
+    def repeated(self, session: Session) -> None:
+        """Count all writes so far as those of the client: it has repeated one, perhaps of an earlier connection."""
+
     def synced(self, offset: int) -> bool:
         """Return whether the log is on this server's disk up to ``offset``."""
 

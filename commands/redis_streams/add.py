@@ -102,6 +102,7 @@ def _add(ctx: Context, argv: list[bytes]) -> Reply:
         iid = iid or _digest(argv[at + 1 :])
         known = _known(stream, options.producer, iid, ctx.now)
         if known:
+            ctx.server.writes.repeated(ctx.session)
             return xid_bulk(known)
     if ks.pool.tiered and options.strategy:
         require_trimmed(stream, options, 1)

@@ -93,6 +93,7 @@ def tpublish(ctx: Context, argv: list[bytes]) -> Reply:
         if check and before and check != before:
             raise errors.conflict(fence, epoch, before, check)
         stagemutators.unstage(ks, names)
+        ctx.server.writes.repeated(ctx.session)
         return encode.array_header(2) + SKIPPED + encode.integer(0)
     served = ctx.served()
     for name in names:

@@ -401,6 +401,9 @@ class Ticks:
         self.note_write(session)
         return session.wrote
 
+    def repeated(self, session: Session) -> None:
+        session.wrote = self.log_end() + bool(self._data.ks.log)
+
     def synced(self, offset: int) -> bool:
         """Return whether the log is on this server's disk up to ``offset``, in the file that recovery reads."""
         disk = self._data.disk

@@ -219,5 +219,8 @@ class FakeServer(Clock):
     def written(self, session: Session) -> int:
         return session.wrote
 
+    def repeated(self, session: Session) -> None:
+        pass
+
     def synced(self, offset: int) -> bool:
         return self.on_disk >= offset

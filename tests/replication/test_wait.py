@@ -73,6 +73,23 @@ def test_a_frozen_replica_is_not_counted(leader: Node, first: Node, second: Node
         assert raw("WAIT", 1, 100) == 0
 
 
+@pytest.mark.parametrize("call", ["TPUBLISH fence 1 stage", "XADD s IDMP ann 1 * f v"])
+def test_a_write_that_another_connection_repeats(leader: Node, first: Node, second: Node, call: str) -> None:
+    """A client whose connection was lost before the reply waits for what it has sent on the former one."""
+    with Raw(leader.port) as lost, Raw(leader.port) as raw:
+        lost("TSTAGE", "stage", "0", "t", "FIELDS", "1", "f", "VALUES", "v")
+        assert lost("WAIT", 2, 0) == 2
+        first.freeze()
+        second.freeze()
+        lost(*call.split())
+        assert raw("WAIT", 1, 0) == 2  # it has written nothing
+        raw(*call.split())
+        assert raw("WAIT", 1, 100) == 0
+        assert raw("WAITAOF", 0, 1, 100)[1] == 0
+        first.thaw()
+        assert raw("WAIT", 1, 0) == 1
+
+
 def test_wait_ends_when_the_replica_is_there_again(leader: Node, first: Node) -> None:
     first.freeze()
     with Raw(leader.port) as raw:
