@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 from commands import registry  # noqa: F401  (fills the command table)
@@ -19,6 +20,7 @@ from storage.streams.stream import Stream
 from tests.storage.nodes.nodestore import MemoryStore
 
 NOW = 1_700_000_000_000
+SERVER = SimpleNamespace(writes=SimpleNamespace(repeated=lambda session: None))  # what handlers of data use of a server
 ALL = records.HAS_RETRY | records.HAS_MAX | records.HAS_DEADLETTER
 
 
@@ -32,7 +34,7 @@ def empty(store: NodeStore | None = None) -> Keyspace:
 def call(ks: Keyspace, now: int, *words: bytes | str | int) -> Any:
     """Run a command as a client's; its reply, or the error's text."""
     argv = [w if isinstance(w, bytes) else str(w).encode() for w in words]
-    ctx = Context(ks, cast(Any, None), Session(1, "", "", now), now)
+    ctx = Context(ks, cast(Any, SERVER), Session(1, "", "", now), now)
     try:
         answer = lookup(argv).handler(ctx, argv)
     except CommandError as error:

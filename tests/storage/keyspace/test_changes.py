@@ -20,6 +20,7 @@ from storage.keyspace.keyspace import Keyspace
 from storage.nodes.cache import NodeCache
 from storage.nodes.pool import NodePool
 from storage.streams.stream import Stream
+from tests.storage.keyspace.replaykit import SERVER
 from tests.storage.streams.captures import whole_capture
 
 NOW = 1_700_000_000_000
@@ -40,7 +41,7 @@ CHANGES = [
 def call(ks: Keyspace, words: str) -> Any:
     argv = [word.encode() for word in words.split()]
     ks.take_batch()
-    return lookup(argv).handler(Context(ks, cast(Any, None), Session(1, "", "", NOW), NOW), argv)
+    return lookup(argv).handler(Context(ks, cast(Any, SERVER), Session(1, "", "", NOW), NOW), argv)
 
 
 def empty(store: Store) -> Keyspace:

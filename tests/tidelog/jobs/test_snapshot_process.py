@@ -198,16 +198,17 @@ def _readers(job: Job) -> int:
     return 0 if "no active readers" in done.stdout else done.stdout.strip().count("\n")
 
 
+@pytest.mark.timeout(600)  # 0.8 GB are written: 8 s here, and more than 120 s on a busy disk
 def test_batches_go_on_while_a_store_of_200_mb_is_copied(job: Job, tmp_path: Path) -> None:
     fill(job, 200)
     quiet = _commits(job, 60)
-    process = run(job)
     began = time.monotonic()
     during: list[float] = []
-    while process.poll() is None:
-        during += _commits(job, 1)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(0.01)  # as batches come: not one after the other
+    with run(job) as process:
+        while process.poll() is None:
+            during += _commits(job, 1)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(0.01)  # as batches come: not one after the other
     took = time.monotonic() - began
     assert process.returncode == 0
     size = (job.path / "data.mdb").stat().st_size
