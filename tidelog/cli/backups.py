@@ -27,7 +27,7 @@ from tidelog.cli.connect import reported, url_option
 from tidelog.cli.progress import Progress
 from tidelog.operating import signals
 from tidelog.operating.tables import counted, duration, size, table, utc
-from tidelog.operating.terminal import echo
+from tidelog.operating.terminal import echo, try_echo
 
 SECONDS = len("2026-11-21T08:00:00")
 DEFAULT_LAG = 5.0  # seconds
@@ -125,7 +125,7 @@ def _run_continuously(target: str, url: str, options: ContinuousOptions) -> None
 
         def say(text: str) -> None:
             progress.end()
-            echo(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {text}")
+            try_echo(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {text}")
 
         try:
             supervised.run(ContinuousBackup(url, target, options, say, progress.show_bytes, stop), stop)

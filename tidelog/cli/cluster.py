@@ -10,7 +10,7 @@ from tidelog.cli.clustermap import COMMANDS, directory_option, reported
 from tidelog.cli.progress import Progress
 from tidelog.cluster import operation, settings
 from tidelog.cluster.operation import UpOptions
-from tidelog.operating.terminal import echo
+from tidelog.operating.terminal import echo, try_echo
 
 
 @click.group("cluster")
@@ -68,7 +68,7 @@ def up(
 
         def say(text: str) -> None:
             progress.end()
-            echo(text)
+            try_echo(text)
 
         given = settings.parse(assignments, words)
         operation.up(UpOptions(directory, groups, replicas, port, bind, given), say, progress.show_text)

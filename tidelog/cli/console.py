@@ -8,7 +8,7 @@ from tidelog.cli.connect import url_option
 from tidelog.cli.extras import needs
 from tidelog.cli.logs import configure, logging_options
 from tidelog.console import DEFAULT_LISTEN
-from tidelog.operating.terminal import echo
+from tidelog.operating.terminal import try_echo
 from tidelog.transport.access import Access
 
 
@@ -48,6 +48,6 @@ def console(
         raise click.UsageError(str(error)) from None
     configure(log_level, log_json)
     try:
-        run(ConsoleOptions(access, listen, tls_cert, tls_key, without_tls, audit_log, not no_history), echo)
+        run(ConsoleOptions(access, listen, tls_cert, tls_key, without_tls, audit_log, not no_history), try_echo)
     except ConsoleError as error:
         raise click.ClickException(str(error)) from None

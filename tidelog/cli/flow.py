@@ -35,7 +35,7 @@ from tidelog.flows.service.host import DeployedFlow
 from tidelog.flows.service.reloading import ReloadReport
 from tidelog.operating.signals import held
 from tidelog.operating.tables import counted
-from tidelog.operating.terminal import echo
+from tidelog.operating.terminal import echo, try_echo
 from tidelog.operating.watch import StatusOptions, show_rates, status_options
 from tidelog.options.start import StartPosition
 from tidelog.transport.errors import DeniedError
@@ -191,7 +191,7 @@ def run(
                 only_files = len(paths) == len(files)
                 options.read_files = lambda: _deployed(_reread(paths, url, head, only=only_files, stay=stay))
             collect_less()
-            status = process.run(flows, options, lambda line: echo(line, err=True))
+            status = process.run(flows, options, lambda line: try_echo(line, err=True))
         except FlowError as error:
             raise click.ClickException(str(error)) from None
     raise SystemExit(status)

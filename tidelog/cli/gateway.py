@@ -9,7 +9,7 @@ from tidelog.cli.extras import needs
 from tidelog.cli.logs import configure, logging_options
 from tidelog.cli.metrics import metrics_options
 from tidelog.gateway import DEFAULT_LISTEN
-from tidelog.operating.terminal import echo
+from tidelog.operating.terminal import try_echo
 from tidelog.transport.access import Access
 
 
@@ -62,6 +62,6 @@ def gateway(
         metrics_host,
     )  # fmt: skip
     try:
-        run(options, echo)
+        run(options, try_echo)
     except GatewayError as error:
         raise click.ClickException(str(error)) from None

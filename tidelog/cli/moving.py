@@ -25,7 +25,7 @@ from tidelog.moving.move import PAGE, Plan, move
 from tidelog.moving.outcome import LISTED, CopyOutcome, StreamOutcome
 from tidelog.moving.streams import CopiedStream
 from tidelog.operating.tables import counted, table
-from tidelog.operating.terminal import echo
+from tidelog.operating.terminal import echo, try_echo
 from tidelog.transport.access import without_credentials
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -262,7 +262,7 @@ class _Watch:
         self._line(line)
 
     def _line(self, line: str) -> None:
-        echo(line, err=self._as_json)
+        try_echo(line, err=self._as_json)
 
     def how_to_continue(self) -> str:
         text = "\nThe copied data stays at the target. To continue, run the command again with --resume"

@@ -94,8 +94,14 @@ class Progress:
             share = min(1.0, position / self.total)
             bar = f"{share:4.0%} {'█' * round(share * WIDTH):░<{WIDTH}}  "
         shown = safe(text).replace("\n", " ")  # names can come from a hostile peer
-        self._stream.write(f"\r{bar}{shown}\x1b[K")
-        self._stream.flush()
+        self._write(f"\r{bar}{shown}\x1b[K")
+
+    def _write(self, text: str) -> None:
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except OSError:
+            self.visible = False  # the terminal was closed
 
     def __enter__(self) -> Self:
         return self
@@ -106,8 +112,7 @@ class Progress:
     def end(self) -> None:
         """Remove the bar before other output."""
         if self.visible:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
+            self._write("\r\x1b[K")
 
 
 def file_size(file: io.BufferedReader) -> int | None:

@@ -11,7 +11,7 @@ import click
 
 from tidelog.cli.extras import needs
 from tidelog.cli.logs import configure
-from tidelog.operating.terminal import echo
+from tidelog.operating.terminal import echo, try_echo
 
 DIRECTORY: Final = "tidelog-quickstart"
 _port = click.IntRange(1, 65535)
@@ -53,7 +53,7 @@ def quickstart(directory: Path, temporary: bool, port: int | None, console_port:
     configure("warning", False)
     options = QuickstartOptions(None if temporary else directory, port, console_port)
     try:
-        run(options, echo, _open if opens else lambda _: None)
+        run(options, try_echo, _open if opens else lambda _: None)
     except QuickstartError as error:
         raise click.ClickException(str(error)) from None
 

@@ -23,7 +23,7 @@ from tidelog.cli.metrics import metrics_options, serve
 from tidelog.cli.modules import Declaration, processors_option
 from tidelog.codecs import CodecError
 from tidelog.operating.signals import ENDING
-from tidelog.operating.terminal import echo
+from tidelog.operating.terminal import try_echo
 from tidelog.topics import TopicError
 from tidelog.transport.backoff import Backoff, Delays
 from tidelog.transport.errors import message_of
@@ -124,7 +124,7 @@ class _Supervised:
     def check(self, received: Sequence[signal.Signals]) -> None:
         """Start the process if that is due, and forward new signals."""
         if self.process is not None and (status := self.process.poll()) is not None:
-            echo(f"worker process {self.process.pid} ended with status {status}", err=True)
+            try_echo(f"worker process {self.process.pid} ended with status {status}", err=True)
             now = time.monotonic()
             if now >= self._started_at + LASTING:
                 self._delays.reset()

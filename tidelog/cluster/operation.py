@@ -48,7 +48,6 @@ def up(options: UpOptions, say: Say, progress: Say) -> None:
     """Run a cluster until SIGTERM, SIGINT or SIGHUP. Raises ClusterError."""
     folder = ClusterFolder(options.directory)
     folder.exists()
-    say, progress = _lasting(say), _lasting(progress)
     with folder.supervised():
         before = folder.load() if folder.exists() else None
         plan = _planned(options, before)
@@ -66,16 +65,6 @@ def up(options: UpOptions, say: Say, progress: Say) -> None:
         with asyncio.Runner() as runner:
             runner.run(ClusterSupervisor(folder, plan, say, progress).run(started))
     say("Stopped.")
-
-
-def _lasting(say: Say) -> Say:
-    """Return the function without its OSErrors: members are started again even if nobody reads the output any more."""
-
-    def said(text: str) -> None:
-        with suppress(OSError):
-            say(text)
-
-    return said
 
 
 def _planned(options: UpOptions, before: ClusterPlan | None) -> ClusterPlan:

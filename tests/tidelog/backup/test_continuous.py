@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from tests.replication.cluster import Cluster, Node, assert_same, new_port, wait_until
 from tests.replication.groups import Group
 from tests.tidelog.backup.continuouskit import MERGE_SOON, Follower, found, log_files, stored
-from tests.tidelog.backup.kit import manifests, tidelog, url
+from tests.tidelog.backup.kit import manifests, start, tidelog, url
 from tidelog.cli.program import main
 
 pytestmark = pytest.mark.slow
@@ -85,6 +85,29 @@ def test_every_point_is_restored_as_it_was(servers: Cluster, target: Path) -> No
         assert f"note: log offset {two - 1:,} is inside of a commit group" in output
     assert "all intact" in tidelog("verify", target)
     tidelog("verify", target, "--all")
+
+
+def test_a_backup_whose_output_is_closed_continues(servers: Cluster, target: Path) -> None:
+    """Its first line is printed after the base backup. A signal still lets it store the rest of the log."""
+    leader = servers.node()
+    process = start("backup", target, "--continuous", "--lag", 1, "--url", url(leader))
+    try:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        wait_until(lambda: manifests(target), "a base backup")
+        leader("SET", "stored", "1")
+        end = leader.offset
+        wait_until(lambda: stored(target) >= end or process.poll() is not None, "the log at the target")
+        leader("SET", "later", "1")
+        process.terminate()
+        assert (process.wait(30), process.stderr.read()) == (0, b"")
+    finally:
+        process.kill()
+        process.wait()
+        if process.stderr is not None:
+            process.stderr.close()
+    assert restored_until(servers, target).digest() == leader.digest()
 
 
 def test_before_flushall(servers: Cluster, target: Path) -> None:

@@ -189,6 +189,31 @@ def test_it_ends_when_nobody_reads_its_output_any_more(tmp_path: Path) -> None:
 
 
 # -- signals -------------------------------------------------------------------------------------------------
+def test_a_signal_drains_if_nobody_reads_the_messages(tmp_path: Path) -> None:
+    (tmp_path / "flows.yaml").write_text(ECHO)
+    command = [sys.executable, "-m", "tidelog.cli", "flow", "run", "flows.yaml", "--listen", "none"]
+    reading, writing = os.pipe()
+    os.close(reading)
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, bufsize=0, stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=writing,
+    )  # fmt: skip
+    os.close(writing)
+    try:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"one\n")
+        assert process.stdout.readline() == b"one\n"
+        process.terminate()
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.wait()
+        for each in (process.stdin, process.stdout):
+            if each is not None:
+                each.close()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_drains(tmp_path: Path, number: int) -> None:
     with started(tmp_path, ECHO) as process:
