@@ -10,9 +10,10 @@ The holder of a lease also has a kernel lock (flock) on a file next to the lease
 process exits, so the key of a killed leader is deleted at the next poll of a watch. A stopped process keeps its lock.
 Its key is deleted when the lease expires, by CLOCK_BOOTTIME.
 
-A watch polls every 20 ms: it lists the key's directory (18 us), and reads the lease and tries its lock if the key is
-bound to one (60 us in all, 0.3 % of a core). It does so in the thread, since a stall of the disk must not stall the
-server. inotify would not notice that a lease expires, and reports a closed file before its lock is released.
+One thread polls for all watches every 20 ms, since a stall of the disk must not stall the server. It lists the key's
+directory, and tries the lock of the lease if the key is bound to one. It reads the key only if something differs, or
+if the lease has expired according to its last reading. inotify would not notice that a lease expires, and reports a
+closed file before its lock is released.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ import fcntl
 import os
 import secrets
 import shutil
-from collections.abc import Awaitable, Callable
+import threading
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -86,6 +89,7 @@ class DirectoryCoordinator:
         self._locks: dict[str, int] = {}  # descriptors of the locks of leases that were granted here
         self._known: dict[str, tuple[int, _Key]] = {}  # the last version that was read of each key; it never changes
         self._watches: set[_DirectoryWatch] = set()
+        self._poller: threading.Thread | None = None
         self._threads = ThreadPoolExecutor(1, "coordinator")
         self._closed = False
 
@@ -122,14 +126,25 @@ class DirectoryCoordinator:
 
     def watch(self, key: str) -> _DirectoryWatch:
         """See ``Coordinator.watch``."""
-        watch = _DirectoryWatch(lambda: self._in_thread(lambda: self._current(key)[0]))
+        self._directory(key)  # raises ValueError
+        watch = _DirectoryWatch(_Poll(self, key).version)
         self._watches.add(watch)
+        if self._poller is None:
+            self._poller = threading.Thread(target=self._poll, name="coordinator-watch", daemon=True)
+            self._poller.start()
         return watch
+
+    def _poll(self) -> None:
+        while not self._closed:
+            for watch in tuple(self._watches):
+                if not watch.poll():
+                    self._watches.discard(watch)
+            time.sleep(POLL)
 
     async def close(self) -> None:
         """End all watches, and the leases that were granted here."""
         self._closed = True
-        for watch in self._watches:
+        for watch in tuple(self._watches):
             watch.close()
         self._threads.shutdown(wait=False)
         while self._locks:
@@ -270,16 +285,9 @@ class DirectoryCoordinator:
     def _locked(self, directory: Path) -> bool:
         """Whether the process that a lease was granted to lives."""
         try:
-            fd = os.open(directory / LOCK, os.O_RDONLY)
+            return _locked(str(directory / LOCK))
         except FileNotFoundError:
             return False
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # other processes can try at the same time
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(fd)
-        return False
 
     def _revoke(self, name: str) -> None:
         directory = self._leases / name
@@ -303,34 +311,101 @@ class DirectoryCoordinator:
             os.close(lock)
 
 
-class _DirectoryWatch:
-    """Polls the version of a key."""
+def _locked(path: str) -> bool:
+    """Whether a process has locked a file. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # other processes can try at the same time
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
 
-    def __init__(self, version: Callable[[], Awaitable[int]]) -> None:
+
+class _Poll:
+    """The version of a key. It is read only if the files are not those of the last reading."""
+
+    def __init__(self, coordinator: DirectoryCoordinator, key: str) -> None:
+        """Prepare the paths. Raises ValueError if the key can't be the name of a file."""
+        self._coordinator = coordinator
+        self._key = key
+        self._directory = str(coordinator._directory(key))
+        self._mark = str(coordinator._path / filesystem.FORMAT)
+        self._version = 0
+        self._names: list[str] | None = None  # in the directory before the last reading; None: there is none
+        self._lock = ""  # the path of the lock of its lease; "": it has no lease
+        self._expires = 0.0  # ms, by the clock of the leases
+
+    def version(self) -> int:
+        """Return the version; 0 if the key never existed. Raises CoordinatorError."""
+        with suppress(OSError):
+            if self._same():
+                return self._version
+        self._version = self._coordinator._checked(self._read)
+        return self._version
+
+    def _same(self) -> bool:
+        """Whether a reading would return the same. Raises OSError."""
+        status = os.stat(self._mark)
+        return (
+            (status.st_dev, status.st_ino) == self._coordinator._identity
+            and os.listdir(self._directory) == self._names
+            and (not self._lock or (self._coordinator._clock() * 1000 < self._expires and _locked(self._lock)))
+        )
+
+    def _read(self) -> int:
+        self._names, names = None, None
+        with suppress(FileNotFoundError):
+            names = os.listdir(self._directory)
+        version, entry = self._coordinator._current(self._key)
+        lease = self._coordinator._leases / entry.lease
+        self._lock = str(lease / LOCK) if entry.lease else ""
+        if entry.lease:
+            record = versions.read(lease)[1]
+            self._expires = float(record) if record.isdigit() else 0.0
+        self._names = names
+        return version
+
+
+class _DirectoryWatch:
+    """Notifications from the thread that polls the versions of keys."""
+
+    def __init__(self, version: Callable[[], int]) -> None:
+        """``version``: returns the version; called in the thread. Raises CoordinatorError."""
         self._version = version
+        self._loop = asyncio.get_running_loop()
+        self._changed = asyncio.Event()
+        self._closed = False
         self._seen: int | None = None  # None: nothing was notified yet, or the directory could not be read
-        self._closed = asyncio.Event()
 
     def __aiter__(self) -> _DirectoryWatch:
         return self
 
     async def __anext__(self) -> None:
-        while not self._closed.is_set():
-            try:
-                version = await self._version()
-            except CoordinatorError:
-                self._seen = None
-            else:
-                if version != self._seen:
-                    self._seen = version
-                    return
-            try:
-                async with asyncio.timeout(POLL):
-                    await self._closed.wait()
-            except TimeoutError:
-                pass
-        raise StopAsyncIteration
+        await self._changed.wait()
+        if self._closed:
+            raise StopAsyncIteration
+        self._changed.clear()
 
     def close(self) -> None:
         """End the watch."""
-        self._closed.set()
+        self._closed = True
+        self._changed.set()
+
+    def poll(self) -> bool:
+        """Notify if the version differs from that of the last poll. Return whether the watch continues."""
+        if self._closed:
+            return False
+        try:
+            version = self._version()
+        except CoordinatorError:
+            self._seen = None
+            return True
+        if version != self._seen:
+            self._seen = version
+            try:
+                self._loop.call_soon_threadsafe(self._changed.set)
+            except RuntimeError:  # the loop has ended
+                return False
+        return True

@@ -446,8 +446,8 @@ def test_a_watch_of_a_disk_that_stalls(tmp_path: Path, monkeypatch: pytest.Monke
     async def story() -> None:
         one = DirectoryCoordinator(tmp_path, timeout=20)
         await one.swap("state", b"1", 0)
-        watch = one.watch("state")
         monkeypatch.setattr(os, "listdir", stall)
+        watch = one.watch("state")
         waiting = asyncio.create_task(watch.__anext__())
         await asyncio.to_thread(stalled.wait, 20)
         assert not waiting.done()
