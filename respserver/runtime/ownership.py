@@ -10,8 +10,9 @@ Rule 3: calls for slots that are about to leave the group wait (``held``), until
 map, or get CLUSTERDOWN if that takes too long. Before that, while the server searches the slots for keys, the keys of
 calls that write are noted (``noted``), because the search may have passed them.
 Rule 4: the data of a replica comes from its leader, and the map from the coordinator. While the map is older than
-``required``, keys of slots that it gives to the group may be deleted already, or may be copies that are incomplete. The
-replica then sends clients to its leader, even after READONLY.
+``required``, keys of slots that it gives to the group may be deleted already, or may be copies that are incomplete.
+While the data is older than a map that perhaps gave slots to the group (``gained``), their keys may be missing, or be
+those from before the slots left the group. In both cases, the replica sends clients to its leader, even after READONLY.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ class SlotOwnership:
     """The slots of one server. Used on the event loop only."""
 
     __slots__ = (
-        "coverage", "down", "group", "held", "holding", "leads", "map", "mapped", "noted", "noting", "preparing",
-        "required", "served", "too_many", "unheld", "unnoted", "unserved", "waiting", "whole",
+        "coverage", "down", "gained", "group", "held", "holding", "leads", "map", "mapped", "noted", "noting",
+        "preparing", "required", "served", "too_many", "unheld", "unnoted", "unserved", "used", "waiting", "whole",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -60,6 +61,8 @@ class SlotOwnership:
         self.noted: set[bytes] = set()
         self.too_many = False  # there were more than MOST_NOTED of these keys, and not all of them are noted
         self.required = 0  # the lowest version of the map with which the data can be read (Rule 4)
+        self.used = 0  # the last version of the map that the leader had used when it logged the last of the data
+        self.gained = 0  # the last version of the map that perhaps gave slots to this group
         self.served: bytes = ALL_SLOTS
         self.whole = True  # all slots are served
         self.unserved = NO_UNSERVED  # see slotmaps.unserved
@@ -71,8 +74,13 @@ class SlotOwnership:
         self._update()
 
     def use(self, slots: SlotMap) -> None:
-        """Use a version of the map."""
-        self.map = slots
+        """Use a version of the map. The first one, and one after a gap, perhaps gave slots to this group."""
+        before, self.map = self.map, slots
+        if before is None or slots.version > before.version + 1 or (
+            before.slots != slots.slots
+            and without(table(slots.ranges(self.group)), table(before.ranges(self.group))) != NO_SLOTS
+        ):  # fmt: skip
+            self.gained = slots.version
         self._update()
 
     def lead(self, leads: bool, preparing: bool = False) -> None:
@@ -112,8 +120,8 @@ class SlotOwnership:
 
     # -- questions -----------------------------------------------------------------------------------------------
     def outdated(self) -> bool:
-        """Return whether the map is older than the data (Rule 4)."""
-        return self.map is not None and self.map.version < self.required
+        """Return whether the map is older than the data, or the data older than the map (Rule 4)."""
+        return self.map is not None and (self.map.version < self.required or self.used < self.gained)
 
     def waits(self, slot: int) -> bool:
         """Return whether calls for a slot of this group wait."""

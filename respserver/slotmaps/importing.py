@@ -15,9 +15,10 @@ in-sync set before the leader uses the map, and before it writes to the map that
 have the move any more, it was aborted: the keys are deleted before the group can get the slots in another way.
 Rule 3: deadlines in served time are converted when they arrive. If this server then can't serve for more than LATE_MS,
 they would be that much later, although the other group has served its clients meanwhile. The import then begins again.
-Rule 4: before keys of slots that have left are deleted, and before others are copied, a version of the map is logged in
-which this group does not own the slots: as the description with the ID "", which has a "version" and no slots. So a
-replica knows when its map is older than its data (``runtime.ownership``, Rule 4).
+Rule 4: the description with the ID "" has no slots. Its "version" is a version of the map in which this group does not
+own slots whose keys are then deleted or copied. It is logged before that. Its "used" is the last version that the
+leader has settled. So a replica knows when its map is older than its data, and when its data is older than its map
+(``runtime.ownership``, Rule 4).
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class SlotImports(ServerPart):
             copied = either(copied, table(_slots(each)))
         self._inert.copied = copied
         self._inert.apply()
-        self._slots.required = self._required()
+        self._slots.required, self._slots.used = self._versions()
 
     def imports(self) -> Imports:
         """Return the imports (Rule 1)."""
@@ -101,19 +102,22 @@ class SlotImports(ServerPart):
         found.pop("", None)
         return found
 
-    def _required(self) -> int:
-        """Return the lowest version of the map with which the data can be read (Rule 4); 0: any."""
+    def _versions(self) -> tuple[int, int]:
+        """Return the lowest version of the map with which the data can be read, and the last one that the leader has
+        settled (Rule 4); 0: none."""
         found: Imports = json.loads(self._data.ks.imports or b"{}")
-        return int(found.get("", {}).get("version", 0))
+        versions = found.get("", {})
+        return int(versions.get("version", 0)), int(versions.get("used", 0))
 
     def require(self, version: int) -> None:
         """Log that the data can only be read with this version of the map, or a later one (Rule 4)."""
-        if version > self._required():
-            self._log(self.imports(), version)
+        required, used = self._versions()
+        if version > required:
+            self._log(self.imports(), version, used)
 
-    def _log(self, found: Imports, required: int) -> None:
-        if required:
-            found[""] = {"slots": [], "state": MAP, "version": required}
+    def _log(self, found: Imports, required: int, used: int) -> None:
+        if required or used:
+            found[""] = {"slots": [], "state": MAP, "version": required, "used": used}
         copymutators.set_imports(self._data.ks, json.dumps(found).encode() if found else b"")
         self._ticks.queue()
 
@@ -126,7 +130,7 @@ class SlotImports(ServerPart):
             found[name] = {"slots": [list(each) for each in slots], "state": state}
         else:
             found[name]["state"] = state
-        self._log(found, self._required())
+        self._log(found, *self._versions())
 
     # -- the commands --------------------------------------------------------------------------------------------
     async def begin(self, name: str) -> None:
@@ -263,6 +267,9 @@ class SlotImports(ServerPart):
                 task = self._dropping.get(name) or self._drop_later(name)
                 if self._keeper.group in owners_of(found, _slots(each)):
                     await asyncio.shield(task)
+        required, used = self._versions()
+        if found.version > used:
+            self._log(self.imports(), required, found.version)
 
     async def _confirmed(self) -> None:
         """Wait until the in-sync set has everything. Raises CoordinatorError if this member does not lead any more."""

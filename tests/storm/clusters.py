@@ -6,6 +6,7 @@ import contextlib
 import json
 import random
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,13 +27,14 @@ class SlotClient(Client):
 
     expected = (*EXPECTED, "MOVED", "TRYAGAIN")
 
-    def __init__(self, names: dict[int, str], *rest: Any) -> None:
-        """``names``: the members by announced port."""
+    def __init__(self, names: dict[int, str], losses: Callable[[str], int], *rest: Any) -> None:
+        """``names``: the members by announced port; ``losses``: how often a member has lost data."""
         self._names = names
+        self._losses = losses
         super().__init__(*rest)
 
     async def _connect(self, member: str) -> Connection:
-        return Routed(self._ports, self._names, self._random)
+        return Routed(self._ports, self._names, self._random, losses=self._losses)
 
 
 class ClusterStorm(Storm):
@@ -46,7 +48,10 @@ class ClusterStorm(Storm):
 
     def _client(self, ports: dict[str, int], work: Work) -> Client:
         chance = random.Random(self.random.random())
-        return SlotClient(self._announced, ports, work, chance, self.add_trouble, self._damaged)
+        return SlotClient(self._announced, self._losses, ports, work, chance, self.add_trouble, self._damaged)
+
+    def _losses(self, name: str) -> int:
+        return next(member.losses for member in self.members if member.name == name)
 
     def _names(self) -> dict[str, str]:
         return {

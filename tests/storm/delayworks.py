@@ -4,7 +4,8 @@ Rule 1: an entry whose TDELAY was acknowledged joins its stream once, and not be
         with its token until there is a reply, and also later.
 Rule 2: if CANCEL returned 1, the entry never joins. If it returned 0, the entry has joined.
 Rule 3: after READONLY, a member replies to a call for a slot of another group with MOVED or CLUSTERDOWN.
-Rule 4: what a replica shows is a state that the stream had. While the map does not change, it does not go back.
+Rule 4: what a replica shows is a state that the stream had. While the map does not change, it does not go back, unless
+the replica has lost data that it had not synced.
 """
 
 from __future__ import annotations
@@ -156,7 +157,8 @@ class ReplicaReads(Work):
 
     def __init__(self, client: int, record: Record, chance: random.Random) -> None:
         super().__init__(client, record, chance)
-        self._last: dict[tuple[str, str], tuple[int, set[bytes]]] = {}  # by member and key: version of the map, values
+        # by member and key: the version of the map and the losses of data, the values
+        self._last: dict[tuple[str, str], tuple[tuple[int, int], set[bytes]]] = {}
 
     async def step(self, member: str, server: Any) -> None:
         assert isinstance(server, Routed)
@@ -176,20 +178,21 @@ class ReplicaReads(Work):
         if isinstance(rows, hiredis.ReplyError) or role[0] != b"slave":
             self._last.pop((at, key), None)
             return
-        self._check(at, key, rows or [], version if same else 0)
+        self._check(at, key, rows or [], (version if same else 0, server.losses(at)))
 
-    def _check(self, at: str, key: str, rows: Sequence[Sequence[bytes]], version: int) -> None:
-        """Check what a replica shows. ``version``: of its map; 0: the map has changed meanwhile."""
+    def _check(self, at: str, key: str, rows: Sequence[Sequence[bytes]], state: tuple[int, int]) -> None:
+        """Check what a replica shows. ``state``: the version of its map, 0 if the map has changed meanwhile, and how
+        often it has lost data."""
         values = set(check_rows(key, rows))
         self.record.reads += 1
         self.record.check_ids(key, rows)
         unknown = {value for value in values if (key, value) not in self.record.sent}
         assert not unknown, f"{key} at {at}: entries that nobody has sent: {sorted(unknown)[:3]}"
-        earlier, shown = self._last.get((at, key), (0, set[bytes]()))
-        if version and version == earlier:
+        earlier, shown = self._last.get((at, key), ((0, 0), set[bytes]()))
+        if state[0] and state == earlier:
             gone = shown - values
             assert not gone, f"{key}: the replica {at} goes back: {len(gone)} entries are gone, such as {min(gone)!r}"
-        self._last[at, key] = version, values
+        self._last[at, key] = state, values
         if rows:
             self.record.shown.add((key, number(rows[-1][0]), len(rows)))
 

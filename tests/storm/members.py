@@ -53,6 +53,7 @@ class Member:
         self.damaged = False  # bits of its store were flipped, and not everything is repaired yet
         self._boot: Path | None = None  # the boot ID of its machine; None: that of this machine
         self.replaced = 0  # how often its data was replaced
+        self.losses = 0  # how often it may have lost data: power losses, and replacements
         self._again: asyncio.Task[None] | None = None
         self._ending = 0  # the process that is to end
         self._lock = asyncio.Lock()
@@ -113,6 +114,7 @@ class Member:
             await self._killed()
             self.damaged = False
             self.replaced += 1
+            self.losses += 1
             await asyncio.to_thread(shutil.rmtree, self.directory)
             self.directory.mkdir()
             sync(self.directory.parent)  # the damaged data must not be back after a power failure
@@ -136,6 +138,7 @@ class Member:
     async def lose_power(self, seed: int) -> None:
         """Kill the process, and lose what it has not synced."""
         async with self._lock:
+            self.losses += 1
             await self._killed()
             if self.disk is not None:
                 await asyncio.to_thread(self.disk.lose_power, seed)

@@ -7,7 +7,7 @@ Rule 2: a connection that is lost is opened again for the next call. The outcome
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import hiredis
@@ -31,10 +31,13 @@ class Routed(Connection):
     """Stands where a work expects the connection to the leader of a group."""
 
     def __init__(
-        self, ports: Mapping[str, int], names: Mapping[int, str], chance: random.Random, patience: float = PATIENCE
+        self, ports: Mapping[str, int], names: Mapping[int, str], chance: random.Random, patience: float = PATIENCE,
+        losses: Callable[[str], int] = lambda _: 0,
     ) -> None:  # fmt: skip
-        """``ports``: those by which this client reaches the members; ``names``: the members by announced port."""
+        """``ports``: those by which this client reaches the members; ``names``: the members by announced port;
+        ``losses``: how often a member has lost data."""
         super().__init__()
+        self.losses = losses
         self._ports, self._names, self._random = ports, names, chance
         self._patience = patience
         self._open: dict[str, Connection] = {}

@@ -73,8 +73,8 @@ def test_entries_that_do_not_join(monkeypatch: pytest.MonkeyPatch) -> None:
 class Members(Routed):
     """One replica of group 1."""
 
-    def __init__(self, owner: str, rows: Any, version: int = 5) -> None:
-        super().__init__({"1b": 1}, {}, random.Random(1))
+    def __init__(self, owner: str, rows: Any, version: int = 5, losses: int = 0) -> None:
+        super().__init__({"1b": 1}, {}, random.Random(1), losses=lambda _: losses)
         self.map = json.dumps({"version": version, "slots": [[0, 16383, owner]]}).encode()
         self.rows = rows
 
@@ -94,6 +94,7 @@ def test_reads_of_a_replica() -> None:
     moved = hiredis.ReplyError("MOVED 1 127.0.0.1:2")
     read(work, Members("1", [row(AT)]), Members("2", moved), Members("1", []))  # it may be behind after it had the slot
     read(work, Members("1", [row(AT)]), Members("1", [], version=6))
+    read(work, Members("1", [row(AT)]), Members("1", [], losses=1), Members("1", []))
     made.check_shown(KEY, [row(AT)])
     with pytest.raises(AssertionError, match="a replica showed 1 entries up to"):
         made.check_shown(KEY, [row(AT - 1, b"other"), row(AT)])
