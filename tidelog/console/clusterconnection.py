@@ -35,6 +35,7 @@ from tidelog.transport.slots import MemberAddress, slot_of
 GROUP_MS: Final = 5000
 SLOW: Final = 1.0  # s after which a failed connection attempt means that the member is silent
 RECHECK: Final = 2.0  # s
+READINGS: Final = 3  # of the map, until the names of the groups belong to it
 PATIENCE: Final = 2.0  # s
 IN_TIME: Final = "no reply in time"  # of a connection that was closed because of this
 UNSERVED: Final = "CLUSTERDOWN Hash slot not served"
@@ -156,26 +157,38 @@ class ClusterConnection(RoutedConnection):
 
     async def reload(self, first: MemberAddress | None = None) -> None:
         """See the base class. The names of the groups are read as well, if there are other leaders (Rule 4)."""
-        await super().reload(first)
-        leaders = self.routes.leaders
+        for _ in range(READINGS):
+            await super().reload(first)
+            if self.routes.leaders == self._named or await self._read_names():
+                return
+
+    async def _read_names(self) -> bool:
+        """Read the names of the groups. Return whether they belong to the routes, as far as a member sends them."""
+        leaders, slots = self.routes.leaders, self.routes.map
         member = next((each for each in self._members.values() if each.lost is None), None)
-        if leaders == self._named or member is None:
-            return
-        self._named = leaders
+        if member is None or slots is None:
+            return True
         try:
             (reply,) = await member.send([plain("TCLUSTER", "MAP")])
             found = json.loads(reply)
-            names = {slot: str(name) for first_slot, last, name in found["slots"] for slot in (first_slot, last)}
-            self._names = {
-                owner: name for slot, name in names.items()
-                if self.routes.map is not None and (owner := self.routes.map.owner(slot)) is not None
+            pairs = {
+                (owner, str(name)) for first, last, name in found["slots"] for slot in (first, last)
+                if (owner := slots.owner(slot)) is not None
             }  # fmt: skip
+            names = dict(pairs)
+            if not len(names) == len(pairs) == len(set(names.values())):
+                return False  # the map of this member is older or newer than the routes
+            self._names = names
             self._addresses = tuple(
                 MemberAddress(str(each["host"]), int(each["tls_port"] if self._access.secure else each["port"]))
                 for group in found["groups"].values() for each in group["members"].values()
             )  # fmt: skip
-        except (*LOST, TypeError, ValueError, KeyError, AttributeError, RecursionError):
+        except LOST:
+            return True  # they are read again by the next reload
+        except (TypeError, ValueError, KeyError, AttributeError, RecursionError):
             pass  # an error reply, or the map of another version: the names are not essential
+        self._named = leaders
+        return True
 
     def _others(self) -> Iterable[MemberAddress]:
         return [*super()._others(), *self._addresses]

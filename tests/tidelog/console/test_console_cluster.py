@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 import pytest
@@ -20,6 +21,8 @@ from tidelog.client import Client
 from tidelog.console import clusterconnection, keynames
 from tidelog.console.application import ConsoleServer
 from tidelog.topics import Topic
+from tidelog.transport.call import Call
+from tidelog.transport.routedconnection import MemberConnection
 from tidelog.transport.slots import SLOTS, slot_of
 from tidelog.workers import App, DeadLetter
 
@@ -229,19 +232,35 @@ def test_users_and_rights(groups: Groups) -> None:
     visit(url_of(groups), test)
 
 
-def test_a_group_joins_while_a_session_is_open() -> None:
+@pytest.mark.parametrize("old", [False, True])
+def test_a_group_joins_while_a_session_is_open(old: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``old``: the member that sends the names of the groups first sends an older map."""
     key = next(key for key in B if slot_of(key) >= SLOTS // 2)
+    maps: list[Any] = []
+    send = MemberConnection.send
+
+    def sent(self: MemberConnection, calls: Sequence[Call[Any]]) -> asyncio.Future[list[Any]]:
+        if maps and calls[0].args == ("TCLUSTER", "MAP"):
+            found: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+            found.set_result([maps.pop()])
+            return found
+        return send(self, calls)
+
+    monkeypatch.setattr(MemberConnection, "send", sent)
 
     async def test(visitor: Visitor, console: ConsoleServer) -> None:
         await visitor.log_in()
         assert (await visitor.get("/streams"))[0] == 200
         await asyncio.to_thread(made.add)
         add_users(made, "ann")
+        before = made.nodes[0].say("TCLUSTER", "MAP")
         await asyncio.to_thread(made.move, HALF, to="2")
+        maps.extend([before] if old else [])
         with Client(url_of(made, 1)) as client:
             client.tappend(key, {"n": 1})
         _, html, _ = await visitor.get("/streams")
         assert f"{key} 2 1 " in plain(html)
+        assert not maps
 
     with cluster() as servers:
         made = Groups(servers, groups=1)

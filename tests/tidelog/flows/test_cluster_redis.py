@@ -177,12 +177,11 @@ async def test_a_channel_that_moves_to_a_new_group(monkeypatch: pytest.MonkeyPat
             for slots in ("8192-16383", "0-8191"):
                 await asyncio.to_thread(groups.move, slots, to="2")
                 await subscribed(groups, "news")
-                groups.leader(2).say("PUBLISH", "news", b"1")
+                assert groups.leader(2).say("PUBLISH", "news", b"1") == 1
             await until(lambda: len(seen) == 2)
             leader = groups.leader(2)
             await asyncio.to_thread(leader.kill)
             await asyncio.to_thread(leader.start)
-            await subscribed(groups, "news")
-            leader.say("PUBLISH", "news", b"2")
-            await until(lambda: len(seen) == 3)
-    assert seen == [1, 1, 2]
+            # The source can connect again more than once, and no server stores what is published meanwhile.
+            await until(lambda: leader.say("PUBLISH", "news", b"2") and 2 in seen)
+    assert [number for number in seen if number == 1] == [1, 1]
