@@ -22,7 +22,7 @@
     replay         applies records
     retaining      evicts what the retention policies of streams do not retain
     validation     validation of records from another server
-    prefetch       loads the objects that appends to many streams will touch into the processor's caches
+    prefetch       loads the objects that commands of many keys will touch into the processor's caches
     digest         the digest of a keyspace's content
     memory         the estimated memory of a keyspace
 

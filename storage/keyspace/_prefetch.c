@@ -2,48 +2,79 @@
 records of appends.
 
 With 100,000 streams an append waits for memory about ten times in sequence: for the slot of the key, its entry, the key,
-the stream, its list, and the end of the list. If these are prefetched for 16 appends, the waits overlap.
+the stream, its list, and the end of the list. A GET of one of a million strings waits five times: for the slot, the
+entry, the key, the String object, and its bytes. If these are prefetched for 16 commands, the waits overlap.
 
 Rule 1: fetch() changes nothing, and only dereferences objects of the table.
 Rule 2: appends() reads nothing outside of the batch. It leaves records that it does not know to the caller.
+Rule 3: the table of a dict is read directly only by versions of CPython whose layout is known. Other versions look up
+each key, which waits for slot, entry, and key of one after another.
 */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#if PY_VERSION_HEX < 0x030e0000 && !defined(Py_GIL_DISABLED) && !defined(PYPY_VERSION)
+#define KNOWN_LAYOUT
+#endif
+
 #define AT_ONCE 64   /* keys */
+#define EMPTY -1     /* the number in a slot that was never used */
+#define PROBES 4     /* of a key in the table; at most two are usual */
 #define APPEND 1     /* see records.py: op u8, body u32, klen u32, ms u64, seq u64, key, wire; big-endian */
 #define HEAD 25
 #define LINE 64      /* bytes of a cache's line */
 
-static PyTypeObject *type = NULL;  /* of streams; until it is known, only the table is prefetched */
-static Py_ssize_t offset = 0;       /* of the append list (appendlist.py) in a stream object */
-static PyTypeObject *other = NULL; /* of a value without an append list: each failed lookup takes 0.9 us */
+/* The attribute that commands need of a value: the append list of a stream (appendlist.py), the bytes of a String. */
+typedef struct {
+    const char *name;
+    PyTypeObject *type;  /* NULL until a value with the attribute is found */
+    Py_ssize_t offset;   /* of the attribute in the object */
+} Needed;
 
-/* Finds the offset of the append list in stream objects, from the first stream that has a list. */
-static void learn(PyObject *stream)
+static Needed streams = {"_append_list", NULL, 0}, strings = {"value", NULL, 0};
+static PyTypeObject *other = NULL; /* of values without these attributes: each failed lookup takes 0.9 us */
+
+/* Finds the offset of an attribute in objects, from the first one that has it. */
+static int learned(Needed *needed, PyTypeObject *kind, PyObject *value)
 {
-    PyObject *list = PyObject_GetAttrString(stream, "_append_list");
-    Py_ssize_t size = Py_TYPE(stream)->tp_basicsize;
+    PyObject *part = PyObject_GetAttrString(value, needed->name);
+    Py_ssize_t size = Py_TYPE(value)->tp_basicsize;
     PyErr_Clear();
-    if (list == NULL)
-        Py_XSETREF(other, (PyTypeObject *)Py_NewRef((PyObject *)Py_TYPE(stream)));
-    else if (PyList_CheckExact(list)) {
+    if (part != NULL && Py_IS_TYPE(part, kind)) {
         for (Py_ssize_t at = sizeof(PyObject); at + (Py_ssize_t)sizeof(PyObject *) <= size; at += sizeof(PyObject *)) {
-            if (*(PyObject **)((char *)stream + at) == list) {
-                type = (PyTypeObject *)Py_NewRef((PyObject *)Py_TYPE(stream));
-                offset = at;
+            if (*(PyObject **)((char *)value + at) == part) {
+                Py_XSETREF(needed->type, (PyTypeObject *)Py_NewRef((PyObject *)Py_TYPE(value)));
+                needed->offset = at;
                 break;
             }
         }
     }
-    Py_XDECREF(list);
+    Py_XDECREF(part);
+    return part != NULL;
 }
 
-static void fetch(PyObject *table, PyObject *const *keys, Py_ssize_t count)
+static void learn(PyObject *value)
 {
-    PyObject *found[AT_ONCE];
-    Py_ssize_t streams = 0;
+    PyTypeObject *type = Py_TYPE(value);
+    if (type == streams.type || type == strings.type || type == other)
+        return;
+    if (!learned(&streams, &PyList_Type, value) && !learned(&strings, &PyBytes_Type, value))
+        Py_XSETREF(other, (PyTypeObject *)Py_NewRef((PyObject *)type));
+}
+
+static inline PyObject *needed_of(PyObject *value)
+{
+    PyTypeObject *type = Py_TYPE(value);
+    if (type == streams.type)
+        return *(PyObject **)((char *)value + streams.offset);
+    return type == strings.type ? *(PyObject **)((char *)value + strings.offset) : NULL;
+}
+
+/* Each of these finds the values of keys, which it prefetches. Returns their number. */
+static Py_ssize_t look_up(PyObject *table, PyObject *const *keys, Py_ssize_t count, PyObject **found)
+{
+    Py_ssize_t values = 0;
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *value = PyDict_GetItemWithError(table, keys[i]);
         if (value == NULL) {
@@ -52,19 +83,115 @@ static void fetch(PyObject *table, PyObject *const *keys, Py_ssize_t count)
         }
         __builtin_prefetch(value, 1);
         __builtin_prefetch((char *)value + LINE, 1);
-        found[streams++] = value;
+        found[values++] = value;
     }
-    if (type == NULL && streams && Py_TYPE(found[0]) != other)
+    return values;
+}
+
+#ifdef KNOWN_LAYOUT
+/* The table of a dict, as in CPython's pycore_dict.h: the slots have the numbers of entries, below 0 if they have none.
+The entries follow the slots. */
+typedef struct {
+    Py_ssize_t references;
+    uint8_t log_slots, log_bytes, kind;  /* log_bytes: of all slots; kind: 0 if keys are not only str */
+    uint32_t version;
+    Py_ssize_t usable, used;
+    char slots[];
+} Table;
+
+typedef struct {
+    Py_hash_t hash;
+    PyObject *key, *value;
+} Entry;
+
+typedef struct {
+    PyObject *key;
+    size_t hash, rest, slot;  /* rest: of the hash, see CPython's dictobject.c */
+    Py_ssize_t entry;
+} Probe;
+
+static inline const char *slot_at(const Table *table, size_t slot)
+{
+    return table->slots + (slot << (table->log_bytes - table->log_slots));
+}
+
+static inline Py_ssize_t entry_of(const Table *table, size_t slot)
+{
+    const char *at = slot_at(table, slot);
+    switch (table->log_bytes - table->log_slots) {
+    case 0: return *(const int8_t *)at;
+    case 1: return *(const int16_t *)at;
+    case 2: return *(const int32_t *)at;
+    default: return (Py_ssize_t)*(const int64_t *)at;
+    }
+}
+
+/* All keys wait for their slots together, then for their entries, then for their values. A key is equal if its hash is. */
+static Py_ssize_t probe(PyObject *dict, PyObject *const *keys, Py_ssize_t count, PyObject **found)
+{
+    const Table *table = (const Table *)((PyDictObject *)dict)->ma_keys;
+    if (table->kind)
+        return look_up(dict, keys, count, found);
+    const Entry *entries = (const Entry *)(table->slots + ((size_t)1 << table->log_bytes));
+    size_t mask = ((size_t)1 << table->log_slots) - 1;
+    Probe probes[AT_ONCE];
+    Py_ssize_t values = 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        size_t hash = (size_t)PyObject_Hash(keys[i]);
+        probes[i] = (Probe){keys[i], hash, hash, hash & mask, 0};
+        __builtin_prefetch(slot_at(table, hash & mask));
+    }
+    for (int round = 0; count && round < PROBES; round++) {
+        Py_ssize_t left = 0, next = 0;
+        for (Py_ssize_t i = 0; i < count; i++) {
+            Py_ssize_t entry = entry_of(table, probes[i].slot);
+            if (entry == EMPTY)
+                continue;
+            probes[left] = probes[i];
+            probes[left++].entry = entry;
+            if (entry >= 0)
+                __builtin_prefetch(entries + entry);
+        }
+        for (Py_ssize_t i = 0; i < left; i++) {
+            Probe one = probes[i];
+            PyObject *value = one.entry >= 0 && (size_t)entries[one.entry].hash == one.hash
+                ? entries[one.entry].value : NULL;
+            if (value != NULL) {
+                char *key = (char *)entries[one.entry].key;
+                __builtin_prefetch(key);
+                __builtin_prefetch(key + sizeof(PyBytesObject) + PyBytes_GET_SIZE(one.key) - 1);
+                __builtin_prefetch(value, 1);
+                __builtin_prefetch((char *)value + LINE, 1);
+                found[values++] = value;
+                continue;
+            }
+            one.rest >>= 5;
+            one.slot = (5 * one.slot + one.rest + 1) & mask;
+            __builtin_prefetch(slot_at(table, one.slot));
+            probes[next++] = one;
+        }
+        count = next;
+    }
+    return values;
+}
+#else
+#define probe look_up
+#endif
+
+static void fetch(PyObject *table, PyObject *const *keys, Py_ssize_t count)
+{
+    PyObject *found[AT_ONCE];
+    Py_ssize_t values = probe(table, keys, count, found);
+    if (values)
         learn(found[0]);
-    if (type == NULL)
-        return;
-    for (Py_ssize_t i = 0; i < streams; i++) {
-        PyObject *list = Py_TYPE(found[i]) == type ? *(PyObject **)((char *)found[i] + offset) : NULL;
-        found[i] = list;
-        if (list != NULL)
-            __builtin_prefetch(list, 1);
+    for (Py_ssize_t i = 0; i < values; i++) {
+        found[i] = needed_of(found[i]);
+        if (found[i] != NULL) {
+            __builtin_prefetch(found[i], 1);
+            __builtin_prefetch((char *)found[i] + sizeof(PyBytesObject), 1);
+        }
     }
-    for (Py_ssize_t i = 0; i < streams; i++) {
+    for (Py_ssize_t i = 0; i < values; i++) {
         PyListObject *list = (PyListObject *)found[i];
         if (list != NULL && PyList_CheckExact(list))
             __builtin_prefetch(list->ob_item + Py_SIZE(list), 1);

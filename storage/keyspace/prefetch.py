@@ -1,7 +1,9 @@
-"""Loads the memory that appends to many streams will touch into the processor's caches (in C, see ``_prefetch.c``).
+"""Loads the memory that commands of many keys will touch into the processor's caches (in C, see ``_prefetch.c``).
 
 Decision: with 100,000 streams, nearly every object that an append touches is a cache miss. Prefetching for a pipeline,
 or for 64 records of a replay, lets the waits overlap. With fewer than 4096 keys, it would only cost time.
+Decision: the C code reads the table of the dict directly. Otherwise it waits for slot, entry, and key of one key after
+another. GETs of a million strings at a pipeline of 16 took twice as much CPU time.
 """
 
 from __future__ import annotations

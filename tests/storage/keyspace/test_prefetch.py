@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from storage.keyspace import prefetch
 from storage.keyspace.keyspace import Keyspace
 from storage.keyspace.recordheads import RecordHeads
 from storage.keyspace.replay import replay
+from storage.keyspace.values import String
 from storage.model import records
 from storage.streams.nodelist import StreamNodes
 from tests.storage.keyspace.replaykit import NOW, empty, wire
@@ -103,22 +105,38 @@ def test_streams_keep_what_they_have() -> None:
 LOOKUPS = """
 from storage.keyspace import _prefetch
 
-class Text:
-    lookups = 0
+class Other:
+    lookups = []
 
     def __getattr__(self, name):
-        Text.lookups += 1
+        Other.lookups.append(name)
         raise AttributeError(name)
 
 for _ in range(5):
-    _prefetch.fetch({b"k": Text()}, [[b"GET", b"k"]], 0, 1)
-print(Text.lookups)
+    _prefetch.fetch({b"k": Other()}, [[b"GET", b"k"]], 0, 1)
+print(*sorted(Other.lookups))
 """
 
 
-def test_values_without_a_list_are_looked_at_once() -> None:
+def test_other_values_are_looked_at_once() -> None:
     ran = subprocess.run([sys.executable, "-c", LOOKUPS], capture_output=True, text=True, check=True)
-    assert ran.stdout == "1\n"
+    assert ran.stdout == f"{APPEND_LIST} value\n"
+
+
+def test_tables_of_all_sizes_with_removed_keys_and_other_keys() -> None:
+    """Reading a table that is laid out in another way would crash. The sizes have slots of one, two, and four bytes."""
+    for size in (0, 1, 5, 100, 1000, 70_000):
+        table: dict[bytes, Any] = {b"k%d" % number: String(b"v%d" % number) for number in range(size)}
+        for number in range(0, size, 3):
+            del table[b"k%d" % number]
+        table.update({b"n%d" % number: String(b"w") for number in range(size // 5)})
+        commands = [[b"GET", b"k%d" % number] for number in range(0, 2 * size + 64, 1 + size // 3000)]
+        before = {key: (value.value, sys.getrefcount(value)) for key, value in table.items()}
+        for at in range(0, len(commands), prefetch.AT_ONCE):
+            _prefetch.fetch(table, commands, at, len(commands))
+        assert before == {key: (value.value, sys.getrefcount(value)) for key, value in table.items()}
+    _prefetch.fetch({"a str": 1}, [[b"GET", b"k"]], 0, 1)
+    _prefetch.fetch({"a str": 1, 2.5: 3, b"k": 4}, [[b"GET", b"k"], [b"GET", b"l"]], 0, 2)
 
 
 def test_what_is_replayed_is_logged_up_to_where_it_fails() -> None:
@@ -133,7 +151,9 @@ def test_what_is_replayed_is_logged_up_to_where_it_fails() -> None:
     assert behind.digest() == ks.digest()
 
 
-def test_the_list_that_c_looks_for_is_an_attribute_of_streams() -> None:
+def test_what_c_looks_for_are_attributes_of_values() -> None:
     source = Path(keyspace.__file__).with_name("_prefetch.c").read_text()
     assert f'"{APPEND_LIST}"' in source
+    assert '"value"' in source
     assert hasattr(StreamNodes, APPEND_LIST)
+    assert hasattr(String, "value")
