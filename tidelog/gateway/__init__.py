@@ -19,6 +19,7 @@ It is one process (``tidelog gateway``) that serves HTTP and uses RESP toward th
     groups       readers of groups, acknowledgements
     delayed      entries that join a stream later
     retention    the retention policy of a stream
+    localhistory  how much of a stream stays local if its server copies history to an object store
     appending    POST: appends, exactly once if requested
     schemas      JSON schemas of bodies
     routes       the table of all routes

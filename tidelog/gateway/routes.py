@@ -6,7 +6,7 @@ from typing import Final
 
 from aiohttp import web
 
-from tidelog.gateway import delayed, groups, issuing, retention, schemas
+from tidelog.gateway import delayed, groups, issuing, localhistory, retention, schemas
 from tidelog.gateway.appending import IDEMPOTENCY, KEY_LENGTH, append
 from tidelog.gateway.events import follow
 from tidelog.gateway.limits import ENTRIES
@@ -120,6 +120,17 @@ ROUTES: Final[tuple[GatewayRoute, ...]] = (
         body=schemas.RETENTION,
     ),
     GatewayRoute("DELETE", f"{STREAM}/retention", retention.delete, "Remove the retention policy.", _DONE),
+    GatewayRoute(
+        "GET", f"{STREAM}/local-history", localhistory.get, "The setting of how much history stays local.",
+        {200: Answer("The setting.", schemas.LOCAL_HISTORY)},
+    ),
+    GatewayRoute(
+        "PUT", f"{STREAM}/local-history", localhistory.put, "Set how much history stays local.", _DONE,
+        body=schemas.LOCAL_HISTORY,
+    ),
+    GatewayRoute(
+        "DELETE", f"{STREAM}/local-history", localhistory.delete, "Let the setting of the server apply again.", _DONE
+    ),
     GatewayRoute(
         "POST", "/v1/tokens", issuing.issue, "Issue a token that permits reading one stream.",
         {201: Answer("The token.", schemas.ISSUED)}, body=schemas.TOKEN,

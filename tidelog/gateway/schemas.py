@@ -53,6 +53,12 @@ RETENTION: Final = record(
     limit=_LIMIT | {"description": "the number of entries up to which groups retains entries"},
     exact=FLAG | {"description": "evict single entries, not only whole nodes"},
 )  # fmt: skip
+LOCAL_HISTORY: Final = record(
+    age={"type": ["number", "string", "null"],
+         "description": "entries that are younger stay local: seconds, or text such as 7d"},
+    bytes={"type": ["integer", "string", "null"],
+           "description": "the newest nodes with this size in the store stay local, such as 1GB"},
+) | {"minProperties": 1, "maxProperties": 1}  # fmt: skip
 TOKEN: Final = record(
     ("key",), key=ref("Value"),
     ttl={"type": ["number", "string"], "default": 3600, "description": "seconds, or text such as 15m; at most a day"},

@@ -198,6 +198,35 @@ def test_retention(tidelog_server: Server) -> None:
     visit(tidelog_server, test)
 
 
+def test_local_history(tidelog_server: Server) -> None:
+    async def test(caller: Caller, gateway: GatewayServer) -> None:
+        path = f"{S}/local-history"
+        assert (await caller.get(path))[0] == 404
+        await caller.append("jobs", {"n": 1})
+        assert (await caller.get(path))[1]["code"] == "no-local-history"
+        for body, expected in (
+            ({"age": "7d"}, {"age": 604800.0}), ({"bytes": "1MB"}, {"bytes": 1 << 20}), ({"age": 0}, {"age": 0.0}),
+            ({"bytes": 0}, {"bytes": 0}),
+        ):  # fmt: skip
+            assert (await caller.call("PUT", path, body))[0] == 204
+            status, found, _ = await caller.get(path)
+            assert (status, found) == (200, expected)
+            assert (await caller.call("PUT", path, found))[0] == 204
+        for body, status in (
+            ({}, 422), ({"age": 1, "bytes": 1}, 422), ({"age": "x"}, 422), ({"bytes": -1}, 422), ({"count": 1}, 422),
+            ({"bytes": 1 << 80}, 422),
+        ):  # fmt: skip
+            assert (await caller.call("PUT", path, body))[0] == status, body
+        assert (await caller.get(path))[1] == {"bytes": 0}
+        add_user(tidelog_server, "ann", "%R~jobs", "+@connection", "+tcfg")
+        assert (await caller.as_user("ann").get(path))[0] == 200
+        assert (await caller.as_user("ann").call("PUT", path, {"age": 1}))[0] == 403
+        assert (await caller.call("DELETE", path))[0] == 204
+        assert (await caller.get(path))[0] == 404
+
+    visit(tidelog_server, test)
+
+
 def test_a_changed_password_ends_readers_of_groups(tidelog_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     add_user(tidelog_server, "ann")
     monkeypatch.setattr(groups, "VERIFIED", 0.0)
