@@ -29,7 +29,8 @@ class DiskCache:
         self.used: dict[bytes, None] = {}  # digests of nodes that were read since the caller last cleared it
         self.hits = 0
         self.misses = 0
-        self.failures: dict[str, str] = {}  # objects that could not be read lately, and why; set by the server
+        #: objects and sections that could not be read lately, and why; set by the server
+        self.failures: dict[str | tuple[int, bytes, int], str] = {}
 
     def load(self, raw: bytes, sid: int, first_ord: int, first_id: int) -> bytes:
         """Return the blob of a node whose reference is ``raw``. Raises AbsentNodeError if it is not in the cache,
@@ -50,7 +51,7 @@ class DiskCache:
         if blob:
             path.unlink(missing_ok=True)
         self.misses += 1
-        failed = self.failures.get(found.object, "")
+        failed = self.failures.get(found.section) or self.failures.get(found.object, "")
         raise AbsentNodeError(
             sid, first_ord, first_id, found.entries, found.last_id, raw, f"object {found.object}", failed
         )

@@ -68,7 +68,7 @@ class AbsentNodeError(DamagedNodeError):
     """A node whose entries are only in a history object, and not in the disk cache. A retry can succeed.
 
     ``raw``: the reference in the store (``storage.nodes.reference``). ``last_id``: of its last entry. ``failed``: why
-    the last attempt to read the object failed; "" if there was none lately.
+    the last attempt to read the object failed, and the remedy; "" if there was none lately.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class AbsentNodeError(DamagedNodeError):
             f"the entries {first} to {last} of stream {self.sid}{key} are only in the object store ({self.why})"
         )
         if self.failed:
-            return f"{what}, which can't be read: {self.failed}. Repeat the command later."
+            return f"{what}, which can't be read: {self.failed}."
         return f"{what}, and are being read: repeat the command."
 
 

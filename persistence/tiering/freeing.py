@@ -13,6 +13,7 @@ other borders and other blobs than those of the leader. The cost is one read of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -21,7 +22,7 @@ from xxhash import xxh3_128_digest
 from persistence.tiering import source
 from persistence.tiering.manifests import ManifestStore
 from persistence.tiering.objects import digest_of
-from persistence.tiering.objectstore import HistoryStore, HistoryStoreError, MissingFileError
+from persistence.tiering.objectstore import HistoryStore, MissingFileError
 from persistence.tiering.source import DueNodes, StoredStream, StoreView
 from resp.errors import CorruptError
 from storage.history import objectfile
@@ -33,6 +34,7 @@ from storage.nodes.reference import Reference
 
 AT_ONCE: Final = 8 << 20  # bytes that one request reads
 REPORTED: Final = 200  # nodes in a line
+REMEDY: Final = "Run tidelog history repair --read, or restore the object"
 
 
 class FreedNode(NamedTuple):
@@ -122,12 +124,13 @@ class Freeing:
             if group:
                 self._sections(directory, stream, name, group, due)
         except MissingFileError as error:
-            raise CorruptError(str(error)) from error
+            raise CorruptError(f"{error}. {REMEDY}") from error
 
     def _records(self, part: Part, stream: bytes) -> list[SectionRecord]:
         if self._index[0] != part.name:
             tail = self._store.read(f"objects/{part.name}", part.index_offset, part.size)
-            self._index = part.name, objectfile.read_index(tail, part.size)
+            with _naming(f"objects/{part.name}"):
+                self._index = part.name, objectfile.read_index(tail, part.size)
         return [record for record in self._index[1] if record.head.stream == stream]
 
     def _sections(
@@ -137,10 +140,11 @@ class Freeing:
         start, end = group[0].offset, group[-1].offset + group[-1].size
         stored = self._store.read(name, start, end)
         if len(stored) != end - start:
-            raise HistoryStoreError(f"{name} ends before its index says")
+            raise CorruptError(f"{name} ends before its index says. {REMEDY}")
         for record in group:
             raw = stored[record.offset - start : record.offset - start + record.size]
-            entries = objectfile.open_section(record, raw)
+            with _naming(name):
+                entries = objectfile.open_section(record, raw)
             with source.opened(directory) as view:
                 now = view.stream(stream.sid)
                 if now is None or now.name != stream.name:
@@ -149,6 +153,15 @@ class Freeing:
             for first in range(0, len(nodes), REPORTED):
                 self._found(nodes[first : first + REPORTED])
             self._progress()
+
+
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Add the name of an object, and the remedy, to a CorruptError."""
+    try:
+        yield
+    except CorruptError as error:
+        raise CorruptError(f"{name}: {error}. {REMEDY}") from error
 
 
 def _same(
@@ -166,7 +179,7 @@ def _same(
             continue
         theirs = digest_of(node.ordinals, entries.ids[at:stop], list(map(entries.fields, range(at, stop))))
         if digest_of(node.ordinals, node.ids, node.fields) != theirs:
-            raise CorruptError(f"{name} has other entries than the store from ordinal {first} on")
+            raise CorruptError(f"{name} has other entries than the store from ordinal {first} on: these remain")
         made = Reference(
             end - first, HEADER.unpack_from(blob)[4], node.ids[0], node.ids[-1], xxh3_128_digest(blob),
             int(epoch, 16), bytes.fromhex(digest), record.offset, record.size, int.from_bytes(raw[:8], "little"),

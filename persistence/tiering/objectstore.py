@@ -5,6 +5,8 @@ hangs is abandoned in that thread, and TimedOutError is raised; the process shou
 Rule 2: a file appears complete or not at all. A bucket guarantees this. In a directory, a file is written and synced
 under another name, which begins with a dot, and then renamed.
 Rule 3: ``create`` never replaces a file, even if two processes call it together.
+Rule 4: after an error, the next call has another driver, with new connections, which reads the credentials again. They
+can have expired.
 
 s3fs reads AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and so on; every driver reads FSSPEC_<PROTOCOL>='{"option": ...}'.
 """
@@ -52,6 +54,19 @@ def problem_of(url: str) -> str:
     return "" if rest.strip("/") else "the name of the bucket is missing"
 
 
+def remedy_of(error: BaseException, url: str) -> str:
+    """Return what to do about an error of a driver; "" if that is not known, or if its text is sufficient."""
+    if "://" not in url or url.startswith("file:"):
+        return ""
+    response = getattr(error.__cause__ or error, "response", None)  # of botocore
+    code = response.get("Error", {}).get("Code", "") if isinstance(response, dict) else ""
+    if code == "RequestTimeTooSkewed":
+        return "Correct the clock of this machine, or that of the object store"
+    if isinstance(error, PermissionError):
+        return "Renew the credentials, or permit the call. The next attempt reads the credentials again"
+    return ""
+
+
 class Files(Protocol):
     """The files below a URL. Names are relative, with slashes. Calls raise OSError or what their driver raises."""
 
@@ -74,9 +89,13 @@ class LocalFiles:
         return [name for name in os.listdir(self._top / folder) if not name.startswith(".")]
 
     def read(self, name: str, start: int, end: int | None) -> bytes:
-        with open(self._top / name, "rb") as file:
-            file.seek(start)
-            return file.read() if end is None else file.read(end - start)
+        try:
+            with open(self._top / name, "rb") as file:
+                file.seek(start)
+                return file.read() if end is None else file.read(end - start)
+        except FileNotFoundError:
+            self._check_mounted()
+            raise
 
     def write(self, name: str, data: bytes) -> None:
         self._put(name, data, os.replace)
@@ -96,10 +115,14 @@ class LocalFiles:
     def size(self, name: str) -> int:
         return (self._top / name).stat().st_size
 
+    def _check_mounted(self) -> None:
+        """Raise NotADirectoryError if the directory does not exist. A new one would perhaps be on another disk."""
+        if not self._top.is_dir():
+            raise NotADirectoryError(f"{self._top} is no directory: mount it, or create it")
+
     def _put(self, name: str, data: bytes, rename: Callable[[Path, Path], None]) -> None:
         path = self._top / name
-        if not self._top.is_dir():  # perhaps it is not mounted; a new one would be on another disk
-            raise NotADirectoryError(f"{self._top} is no directory: mount it, or create it")
+        self._check_mounted()
         path.parent.mkdir(mode=FOLDER, parents=True, exist_ok=True)
         temporary = path.parent / f".{secrets.token_hex(8)}"
         try:
@@ -124,7 +147,7 @@ class BucketFiles:
     def __init__(self, url: str) -> None:
         import fsspec
 
-        found: tuple[Any, str] = fsspec.core.url_to_fs(url)
+        found: tuple[Any, str] = fsspec.core.url_to_fs(url, skip_instance_cache=True)
         self._files, path = found
         self._top = path.rstrip("/")
         # adlfs has another option for the same condition of the request
@@ -172,6 +195,7 @@ class HistoryStore:
         self.failed = 0  # calls, including those that exceeded their time
         self._progress = progress
         self._counting = threading.Lock()
+        self._opening = threading.Lock()
         self._files: Files | None = None
 
     def open(self) -> None:
@@ -222,43 +246,56 @@ class HistoryStore:
             raise HistoryStoreError(f"can't {what}: the bucket of {self.url} does not exist") from error
 
     def _call(self, what: str, call: Callable[[Files], T]) -> T:
+        used: list[Files] = []
+
+        def run() -> T:
+            used.append(self._opened())
+            return call(used[0])
+
         with self._counting:
             self.calls += 1
         self._progress()
         try:
-            return within(self.seconds, lambda: call(self._opened()))
+            return within(self.seconds, run)
         except FileExistsError:
             raise
         except FileNotFoundError as error:
             raise MissingFileError(f"can't {what}: it does not exist") from error
         except TimeoutError:
-            self._failed()
+            self._failed(used)
             raise TimedOutError(f"can't {what}: no answer within {self.seconds:g} s") from None
         except Exception as error:
-            self._failed()
-            raise HistoryStoreError(f"can't {what}: {type(error).__name__}: {error}") from error
+            self._failed(used)
+            text = f"can't {what}: {type(error).__name__}: {error}"
+            if remedy := remedy_of(error, self.url):
+                text = f"{text.rstrip('.')}. {remedy}"
+            raise HistoryStoreError(text) from error
         finally:
             self._progress()
 
-    def _failed(self) -> None:
+    def _failed(self, used: list[Files]) -> None:
+        """Note that a call has failed. ``used``: its driver, which is replaced if it is that of a bucket (Rule 4)."""
         with self._counting:
             self.failed += 1
+        if self._files in used and isinstance(self._files, BucketFiles):
+            self._files = None
 
     def _opened(self) -> Files:
-        files = self._files
-        if files is None:
-            scheme, separator, rest = self.url.partition("://")
-            if not separator or scheme == "file":
-                files = LocalFiles(rest if separator else self.url)
-            else:
-                try:
-                    files = BucketFiles(self.url)
-                except ImportError as error:
-                    raise HistoryStoreError(
-                        f"a package is not installed ({error}): pip install 'tidelog[history]' {DRIVERS[scheme]}"
-                    ) from error
-            self._files = files
-        return files
+        with self._opening:
+            if self._files is None:
+                self._files = self._driver()
+            return self._files
+
+    def _driver(self) -> Files:
+        scheme, separator, rest = self.url.partition("://")
+        if not separator or scheme == "file":
+            return LocalFiles(rest if separator else self.url)
+        try:
+            return BucketFiles(self.url)
+        except ImportError as error:
+            raise HistoryStoreError(
+                f"a package is not installed ({error}): pip install 'tidelog[history]' {DRIVERS[scheme]}"
+            ) from error
 
 
 def within(seconds: float, call: Callable[[], T]) -> T:

@@ -24,7 +24,10 @@ def check_store(store: HistoryStore) -> None:
     data = b"written by tidelog to check the object store; it can be deleted: " + secrets.token_hex(8).encode()
     try:
         if not store.create(name, data) or store.read(name) != data:
-            raise HistoryStoreError("the object store does not return what was written to it")
+            raise HistoryStoreError(
+                f"the object store does not return what was written to it: {name} has other bytes. Check what is"
+                " between this server and the object store, such as a proxy, or use another prefix"
+            )
         if store.create(name, b"other"):
             raise HistoryStoreError(
                 "the object store replaces files that exist, although the request forbids it (If-None-Match):"

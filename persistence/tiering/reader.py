@@ -9,7 +9,7 @@ per line, and answers each with one line on standard output, in any order:
      "urgent": true}                               one section, the nodes to take from it, and whether a command waits
     {"id": 1, "urgent": true}                      a command waits for this one now
     {"id": 1, "files": [[digest, bytes], ...]}     these nodes are in the cache
-    {"id": 1, "error": "..."}                      none is
+    {"id": 1, "error": "...", "lost": false}       none is; "lost": the object is missing or damaged
 
 THREADS requests are in progress at a time, those that commands wait for first. Each fourth one is one of the others, so
 that none waits without end. The process ends when its standard input is closed.
@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from persistence.permissions import FOLDER, opener
-from persistence.tiering.objectstore import HistoryStore, HistoryStoreError
+from persistence.tiering.objectstore import HistoryStore, HistoryStoreError, MissingFileError
 from resp.errors import CorruptError
 from storage.history import section
 from storage.history.section import SectionEntries
@@ -86,9 +86,9 @@ class HistoryReader:
         try:
             answer: dict[str, Any] = {"files": self._read(request)}
         except (HistoryStoreError, CorruptError, OSError) as error:
-            answer = {"error": str(error)}
+            answer = {"error": str(error), "lost": isinstance(error, MissingFileError | CorruptError)}
         except Exception as error:  # noqa: BLE001 - the server logs it
-            answer = {"error": f"bug: {error!r}"}
+            answer = {"error": f"bug: {error!r}", "lost": False}
         with self._writing:
             self._output.write(json.dumps({"id": request["id"], **answer}) + "\n")
             self._output.flush()

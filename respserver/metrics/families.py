@@ -154,6 +154,8 @@ _PERSISTENCE = (
     _gauge("tier_cache_bytes", "Size of the disk cache."),
     _counter("tier_fetched_nodes", "Nodes that were read from the object store into the disk cache."),
     _counter("tier_fetch_errors", "Reads from the object store that failed."),
+    _gauge("tier_lost_objects", "Objects that are missing or damaged, as far as they were read."),
+    _gauge("tier_waiting_reads", "Reads from the object store for which commands wait."),
 )
 _KEYSPACE = (
     _gauge("keys", "Keys."),

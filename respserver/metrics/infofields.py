@@ -110,6 +110,8 @@ FIELDS: Final[dict[str, InfoField]] = {
     "tier_cache_bytes": InfoField("tier_cache_bytes"),
     "tier_fetched_nodes": InfoField("tier_fetched_nodes"),
     "tier_fetch_errors": InfoField("tier_fetch_errors"),
+    "tier_lost_objects": InfoField("tier_lost_objects"),
+    "tier_waiting_reads": InfoField("tier_waiting_reads"),
     "log_offset": InfoField("log_bytes"),
     "log_journal_first_offset": InfoField("journal_first_offset_bytes"),
     "log_journal_offset": InfoField("journal_offset_bytes"),
@@ -218,7 +220,7 @@ OMITTED: Final[dict[str, str]] = {  # field -> reason
         _TEXT: """redis_version tidelog_version tidelog_compiled tidelog_resp_parser tidelog_coded_nodes redis_mode os
             arch_bits multiplexing_api python_version process_id process_supervised tcp_port hz configured_hz
             executable config_file log_appendfsync maxmemory_policy mem_allocator tier_last_error
-            tier_deletion_error group group_member group_phase""",
+            tier_deletion_error tier_read_error group group_member group_phase""",
         _CONSTANT: """redis_git_sha1 redis_git_dirty redis_build_id io_threads_active cluster_connections
             used_memory_lua used_memory_scripts async_loading rdb_last_load_keys_expired aof_enabled evicted_keys
             evicted_clients latest_fork_usec total_forks migrate_cached_sockets slave_read_only cluster_enabled

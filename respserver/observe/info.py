@@ -249,6 +249,9 @@ def _tier(tier: TierStats) -> Fields:
     yield "tier_cache_bytes", tier.reads.cached
     yield "tier_fetched_nodes", tier.reads.fetched
     yield "tier_fetch_errors", tier.reads.errors
+    yield "tier_lost_objects", tier.reads.lost
+    yield "tier_read_error", tier.reads.error
+    yield "tier_waiting_reads", tier.reads.waiting
 
 
 def _running_seconds(s: ServerStats, saves: Saves) -> int:

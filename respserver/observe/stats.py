@@ -122,6 +122,9 @@ class HistoryReadStats:
     fetched: int = 0  # nodes that were read from objects
     errors: int = 0  # sections of objects that could not be read
     cached: int = 0  # bytes in the disk cache
+    lost: int = 0  # objects that are missing or damaged
+    error: str = ""  # why an object is missing or damaged, or why the last read failed
+    waiting: int = 0  # reads for which commands wait
 
 
 @dataclass(slots=True)

@@ -6,9 +6,13 @@ here, and is repeated when the node is in the cache. Other clients are served me
 Rule 1: one request reads one section, with all of its nodes. Sections behind it are fetched, too, in parallel: those of
 a few nodes, and of more nodes if a read continues where the last request ended (AHEAD). The process reads them after
 those that commands wait for.
-Rule 2: a section that can't be read is noted for FAILED_MS. Commands that need it in this time get the error.
+Rule 2: a section that is missing or damaged is noted for FAILED_MS. After other errors, the whole object is. Commands
+that need it in this time get the error.
 Rule 3: the process that reads (``persistence.tiering.reader``) runs while the store has references. If it ends, or
 leaves a request unanswered for ``tier-timeout`` and GRACE seconds, a new one gets the requests, once.
+Rule 4: if an object is missing or damaged, its section is noted until it was read again, or left the store. One such
+section is read every AGAIN_MS, and the next one at once after a success. So INFO shows the state of the objects also if
+no command needs them.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from persistence.layout import NODE_KEY
 from resp.errors import AbsentNodeError, CorruptError
@@ -40,7 +44,11 @@ REMOVED: Final = 200  # files of the cache that are removed at a time, in some m
 FAILED_MS: Final = 1000
 RESTART_MS: Final = 30_000  # after which a process that has ended is replaced, unless a command needs it
 ATTEMPTS: Final = 2
+AGAIN_MS: Final = 60_000
 LONGEST_ERROR: Final = 300  # characters
+#: At the ends of errors
+LATER: Final = "Repeat the command later"
+LOST: Final = "Restore the object, such as from a version of the bucket, or run tidelog history repair --read"
 
 Section = tuple[int, bytes, int]
 
@@ -48,15 +56,24 @@ Section = tuple[int, bytes, int]
 class _Request:
     """A section that is being read."""
 
-    __slots__ = ("attempts", "deadline", "line", "object", "waiters")
+    __slots__ = ("attempts", "deadline", "key", "line", "object", "waiters")
 
     def __init__(self, of: str, line: dict[str, Any]) -> None:
         """``line``: for the process. It has "urgent" if a command waits for it."""
         self.object = of
+        self.key = b""  # of one of its nodes in the store
         self.line = line
         self.waiters: list[Callable[[], None]] = []  # called at its end
         self.attempts = 0
         self.deadline = 0  # ms (monotonic)
+
+
+class _LostSection(NamedTuple):
+    """A section of an object that is missing or damaged."""
+
+    object: str
+    key: bytes  # of one of its nodes in the store
+    error: str
 
 
 class HistoryReads(ServerPart):
@@ -75,9 +92,11 @@ class HistoryReads(ServerPart):
         self._cached: dict[bytes, int] | None = None  # digest -> bytes of the file, oldest first; None: not read yet
         self._bytes = 0
         self._scan: asyncio.Task[None] | None = None
-        self._failed: dict[str, int] = {}  # object -> ms (monotonic) at which its failure is forgotten
+        self._failed: dict[str | Section, int] = {}  # object or section -> ms (monotonic) at which this is forgotten
         self._fetched = self._errors = self._hits = self._misses = 0
         self._warned = ""
+        self._lost: dict[Section, _LostSection] = {}
+        self._again_at = 0  # ms (monotonic) at which the first of them is read again
         self._data.on_absent = self.fetch
 
     # -- requests --------------------------------------------------------------------------------------------
@@ -123,13 +142,18 @@ class HistoryReads(ServerPart):
             sections.setdefault(node[1].section, []).append(node)
         wanted = nodes[0][1].section
         for section, its in sections.items():
-            if section not in self._requests and (section == wanted or its[0][1].object not in self._failed):
+            if section not in self._requests and (section == wanted or not self._has_failed(section, its[0][1])):
                 self._begin(section, its, section == wanted)
+                first, one = its[0]
+                self._requests[section].key = NODE_KEY.pack(error.sid, first, one.first_id.to_bytes(16, "big"))
         request = self._requests[wanted]
         request.waiters.append(resume)
         if not request.line["urgent"]:
             request.line["urgent"] = True
             self._write({"id": request.line["id"], "urgent": True})
+
+    def _has_failed(self, section: Section, one: Reference) -> bool:
+        return section in self._failed or one.object in self._failed
 
     def _begin(self, section: Section, nodes: list[tuple[int, Reference]], urgent: bool) -> None:
         one = nodes[0][1]
@@ -158,22 +182,45 @@ class HistoryReads(ServerPart):
             process.stdin.write(json.dumps(line).encode() + b"\n")
         return True
 
-    def _end(self, section: Section, error: str) -> None:
+    def _end(self, section: Section, error: str, lost: bool = False) -> None:
+        """Note that a request has ended, with an error if there is a text. ``lost``: see Rule 4."""
         request = self._requests.pop(section)
         del self._ids[request.line["id"]]
+        before = self._lost.get(section)
         if error:
-            self._fail(request.object, error)
+            error = f"{' '.join(error.split())[:LONGEST_ERROR]}. {LOST if lost else LATER}"
+            self._fail(section if lost else request.object, error, before is not None and before.error == error)
+        if lost:
+            self._lost[section] = _LostSection(request.object, request.key, error)
+        elif not error and before is not None:
+            del self._lost[section]
+            self._again_at = 0
         for resume in request.waiters:
             resume()
 
-    def _fail(self, of: str, error: str) -> None:
+    def _fail(self, of: str | Section, error: str, known: bool = False) -> None:
+        """Note that reads of an object, or of one section, fail. ``known``: the log has this error."""
         self._errors += 1
-        error = " ".join(error.split())[:LONGEST_ERROR]
         self._failed[of] = self._clock.mono() + FAILED_MS
         self._data.disk.store.tiered.failures[of] = error
-        if error != self._warned:
-            self._warned = error
+        if error != self._warned and not known:
             self._logger.warning(f"History can't be read: {error}. Commands that need it get an error")
+        self._warned = error
+
+    def _read_again(self) -> None:
+        """Read the section again that has been lost for the longest time (Rule 4)."""
+        section, lost = next(iter(self._lost.items()))
+        del self._lost[section]
+        self._again_at = self._clock.mono() + AGAIN_MS
+        try:
+            nodes = self._data.disk.store.near(lost.key, 0, ())
+        except (OSError, CorruptError):  # a damaged reference, or a node that was copied back into the store
+            return
+        its = [node for node in nodes if node[1].section == section]
+        if its and section not in self._requests:
+            self._lost[section] = lost
+            self._begin(section, its, urgent=False)
+            self._requests[section].key = lost.key
 
     # -- the process -----------------------------------------------------------------------------------------
     async def _serve(self) -> None:
@@ -249,7 +296,7 @@ class HistoryReads(ServerPart):
         self._trim()
         if "error" not in line:
             self._warned = ""
-        self._end(section, line.get("error", ""))
+        self._end(section, line.get("error", ""), line.get("lost", False))
 
     # -- the cache -------------------------------------------------------------------------------------------
     def _add(self, digest: bytes, size: int) -> None:
@@ -300,6 +347,8 @@ class HistoryReads(ServerPart):
                 self._data.disk.store.tiered.failures.pop(of, None)
         self._note_used()
         self._trim()
+        if self._lost and self._config.tier_url and mono >= self._again_at:
+            self._read_again()
         idle = self._task is None and mono >= self._not_before
         if idle and self._config.tier_url and self._data.disk.store.has_references:
             self._task = self._loop.create_task(self._serve())
@@ -318,7 +367,12 @@ class HistoryReads(ServerPart):
 
     def stats(self) -> HistoryReadStats:
         self._note_used()
-        return HistoryReadStats(self._hits, self._misses, self._fetched, self._errors, self._bytes)
+        error = next(reversed(self._lost.values())).error if self._lost else self._warned
+        return HistoryReadStats(
+            self._hits, self._misses, self._fetched, self._errors, self._bytes,
+            len({lost.object for lost in self._lost.values()}), error,
+            sum(waiter is not _nothing for request in self._requests.values() for waiter in request.waiters),
+        )  # fmt: skip
 
 
 def _files(path: Path) -> tuple[dict[bytes, int], int]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
-from tests.respserver.tiering.test_freeing import empty_cache, freed, readers
+from tests.respserver.tiering.test_freeing import empty_cache, freed, readers, stopped
 from tests.respserver.tiering.test_tiering import fields
 from tests.waiting import eventually
 from tests.wire.rawclient import Raw
@@ -39,16 +37,15 @@ def test_it_is_that_of_the_start(tmp_path: Path) -> None:
         other("XREADGROUP", "GROUP", "g", "c", "COUNT", 3, "STREAMS", "a", ">")
         before = other("DEBUG", "DIGEST")
         (reader,) = eventually(lambda: readers(server))
-        os.kill(reader, signal.SIGSTOP)
-        empty_cache(server)
-        client.send("DEBUG", "DIGEST")
-        eventually(lambda: b"cmd=debug" in other("CLIENT", "LIST"))
-        assert other("XTRIM", "a", "MINID", "201-0") == 199
-        assert other("SET", "s", "changed") == b"OK"
-        assert other("DEL", "b") == 1
-        assert other("XACK", "a", "g", "5-0", "6-0") == 1
-        assert other("SAVE") == b"OK"
-        os.kill(reader, signal.SIGCONT)
+        with stopped(reader):
+            empty_cache(server)
+            client.send("DEBUG", "DIGEST")
+            eventually(lambda: b"cmd=debug" in other("CLIENT", "LIST"))
+            assert other("XTRIM", "a", "MINID", "201-0") == 199
+            assert other("SET", "s", "changed") == b"OK"
+            assert other("DEL", "b") == 1
+            assert other("XACK", "a", "g", "5-0", "6-0") == 1
+            assert other("SAVE") == b"OK"
         assert client.read() == before
         assert client("DEBUG", "DIGEST") != before
 

@@ -34,9 +34,11 @@ def test_a_helper_serves_and_ends_when_it_is_killed_or_stopped(tmp_path: Path, m
         assert lines[-1] == found
         os.kill(helper.pid, signal_number)
         monkeypatch.setattr(helperprocess, "GRACE", 0.2)
-        with pytest.raises(HelperError, match=pattern):
-            await helper.request({"directory": str(tmp_path)}, 0.1)
-        await helper.ended()
+        try:
+            with pytest.raises(HelperError, match=pattern):
+                await helper.request({"directory": str(tmp_path)}, 0.1)
+        finally:
+            await helper.ended()  # it is killed, also if it is stopped
         with pytest.raises(ProcessLookupError):
             os.kill(helper.pid, 0)
         monkeypatch.undo()
