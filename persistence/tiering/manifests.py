@@ -14,6 +14,7 @@ another stream was renamed to its name, the manifest starts again without parts,
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
@@ -29,6 +30,7 @@ from storage.history import objectfile
 from storage.history.manifest import Manifest, ManifestPage, Part, TrimmedManifest
 from storage.history.section import SectionEntries
 from storage.model.ids import MASK64
+from storage.nodes.reference import Reference
 
 NUMBERED: Final = re.compile(r"\d{20}\.json")
 SECTIONS: Final = 4  # of the end of a part, among which one with living entries is expected
@@ -218,16 +220,20 @@ def _compare(
     view: StoreView, stream: StoredStream, part: Part, entries: SectionEntries, compared: list[int]
 ) -> bool:  # fmt: skip
     """Return whether the living entries in the range of a section of an object are in it. Adds their ordinals to
-    ``compared``. A reference was made after such a comparison."""
+    ``compared``. A reference was made after such a comparison. If it names another object, because the stream had
+    another name then, the IDs of its first and last entry are compared."""
     now = view.stream(stream.sid)
     if now is None or now.next_ord < entries.head.end_ord:
         return False
     places = {ordinal: at for at, ordinal in enumerate(entries.ordinals)}
     for node in view.between(now, max(entries.head.first_ord, now.first_ord), entries.head.end_ord):
-        if node.object:
-            if node.object != part.name:
+        its = node.reference
+        if its is not None:
+            same = its.object == part.name or _has(entries, node.first_ord, its)
+            if same is False:
                 return False
-            compared.append(node.first_ord)
+            if same:
+                compared.append(node.first_ord)
             continue
         own = [places[ordinal] for ordinal in node.ordinals if ordinal in places]
         theirs = digest_of(
@@ -237,6 +243,15 @@ def _compare(
             return False
         compared += node.ordinals
     return True
+
+
+def _has(entries: SectionEntries, first_ord: int, its: Reference) -> bool | None:
+    """Return whether a section has the entries of a reference, by their IDs; None if they are not all in its range."""
+    if its.first_id < entries.head.first_id or its.last_id > entries.head.last_id:
+        return None
+    at = bisect_left(entries.ids, its.first_id)
+    ids, ordinals = entries.ids[at : at + its.entries], entries.ordinals[at : at + its.entries]
+    return (ids[0], ids[-1], ordinals[0], len(ids)) == (its.first_id, its.last_id, first_ord, its.entries)
 
 
 def _folder(stream: bytes) -> str:

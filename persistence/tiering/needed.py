@@ -12,16 +12,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from persistence.tiering import objects
 from persistence.tiering.deletionlist import DeletionList
 from persistence.tiering.manifests import ManifestStore
 from persistence.tiering.objectstore import HistoryStore, MissingFileError
 from persistence.tiering.source import StoredStream, StoreView
 from persistence.tiering.tieringpass import ready
 from resp.errors import CorruptError
-from storage.history import objectfile, pins
+from storage.history import pins
 from storage.history.deletions import OBJECT, WaitingFile
 from storage.history.manifest import Part, directory_of
-from storage.history.objectfile import FOOTER, SectionRecord
+from storage.history.objectfile import SectionRecord
 
 NODES: Final = 20_000  # of the store in one read transaction
 LISTINGS: Final = 10  # of all pins, because pins were removed meanwhile
@@ -92,7 +93,7 @@ class NeededFiles:
             if sid in store.streams and store.streams[sid].first_ord < end:  # it was renamed
                 return True
         try:
-            records = self._index(file)
+            records = objects.index_of(self._store, file.name, file.size, file.index_offset)
         except MissingFileError:
             return None
         except CorruptError as error:
@@ -164,15 +165,6 @@ class NeededFiles:
         except (CorruptError, MissingFileError):
             return True
 
-    def _index(self, file: WaitingFile) -> list[SectionRecord]:
-        size, offset = file.size, file.index_offset
-        if size < FOOTER.size:
-            raise CorruptError("it is no history object")
-        if not offset:
-            footer = self._store.read(file.name, size - FOOTER.size, size)
-            offset = objectfile.index_offset(footer, size)
-        return objectfile.read_index(self._store.read(file.name, offset, size), size)
-
     def read_references(self, wanted: DeletionRequest, store: SweptStore) -> None:
         """Read to which objects the store refers. New references are only copies of these: nodes never refer to an
         object that no manifest lists."""
@@ -233,7 +225,8 @@ class NeededFiles:
             file = WaitingFile(f"objects/{name}", 0, 0, self._now(), why="orphan")
             try:
                 file = replace(file, size=self._store.size(file.name))
-                needed = self._object_is_needed(name, self._index(file), wanted, is_orphan=True)
+                index = objects.index_of(self._store, file.name, file.size)
+                needed = self._object_is_needed(name, index, wanted, is_orphan=True)
             except MissingFileError:
                 continue
             except CorruptError as error:

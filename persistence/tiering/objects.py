@@ -14,11 +14,12 @@ from typing import Final
 
 from xxhash import xxh3_128
 
+from persistence.tiering.objectstore import HistoryStore
 from persistence.tiering.source import StoredEntries
 from resp.errors import CorruptError
 from storage.history import objectfile, section
 from storage.history.manifest import Part, object_name
-from storage.history.objectfile import ObjectWriter
+from storage.history.objectfile import FOOTER, ObjectWriter, SectionRecord
 from storage.model.ids import MASK64
 
 _ENTRY: Final = Struct("<QQQI")  # ordinal, ms and seq of the ID, bytes of the fields
@@ -125,6 +126,18 @@ class ObjectBuilder:
         content = b"".join([*self._pieces, finished.tail])
         entries = sum(record.head.count for record in finished.records)
         return MadeObject(name, content, tuple(self._digests), parts, entries)
+
+
+def index_of(store: HistoryStore, name: str, size: int, offset: int = 0) -> list[SectionRecord]:
+    """Read the index of an object. ``size``: of the object; ``offset``: of the index, 0 if it is not known.
+
+    Raises HistoryStoreError, CorruptError.
+    """
+    if size < FOOTER.size:
+        raise CorruptError("it is no history object")
+    if not offset:
+        offset = objectfile.index_offset(store.read(name, size - FOOTER.size, size), size)
+    return objectfile.read_index(store.read(name, offset, size), size)
 
 
 def check(made: MadeObject, stored: bytes, progress: Callable[[], None]) -> None:

@@ -116,6 +116,6 @@ class ObjectRewriting:
 def _local(nodes: Iterable[StoredEntries], stream: bytes) -> Iterator[StoredEntries]:
     """Yield nodes. Raises CannotRewriteError if the entries of one have left the store."""
     for node in nodes:
-        if node.object:
-            raise CannotRewriteError(f"entries of stream {stream!r} have left the store, for {node.object}")
+        if node.reference is not None:
+            raise CannotRewriteError(f"entries of stream {stream!r} have left the store, for {node.reference.object}")
         yield node

@@ -29,7 +29,7 @@ from storage.model.ids import MASK64
 from storage.model.tombstones import BITS, Tombstones
 from storage.nodes import reference
 from storage.nodes.packed import new_decompressor, open_packed
-from storage.nodes.reference import is_reference
+from storage.nodes.reference import Reference, is_reference
 from storage.streams import metadata
 from storage.streams.tierafter import TierAfter
 
@@ -85,7 +85,7 @@ class StoredEntries(NamedTuple):
     ordinals: list[int]
     ids: list[int]
     fields: list[bytes]  # RESP arrays of fields and values
-    object: str = ""  # the object that has the entries, if the store has only a reference; there are no entries then
+    reference: Reference | None = None  # what the store has instead of the entries; there are none here then
 
 
 class StoreView:
@@ -226,7 +226,7 @@ class StoreView:
             count = bisect_left(found.ordinals, hi)
             yield StoredEntries(
                 found.first_ord, min(found.end_ord, hi), found.ordinals[:count], found.ids[:count],
-                found.fields[:count], found.object,
+                found.fields[:count], found.reference,
             )  # fmt: skip
 
     def _unpacked(self, key: bytes, value: bytes) -> StoredStream | None:
@@ -300,7 +300,7 @@ class StoreView:
 
     def _living(self, stream: StoredStream, lo: int, first: int, end: int, blob: bytes) -> StoredEntries:
         if is_reference(blob):
-            return StoredEntries(lo, end, [], [], [], reference.unpack(blob).object)
+            return StoredEntries(lo, end, [], [], [], reference.unpack(blob))
         node = open_packed(blob, self._decompressor).unpack()
         stop = min(end, first + len(node))
         begin = max(lo, stream.first_ord)

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, TypeVar
 from persistence.tiering import objects, source
 from persistence.tiering.manifests import ManifestStore
 from persistence.tiering.objects import ObjectBuilder
-from persistence.tiering.objectstore import HistoryStore, HistoryStoreError
+from persistence.tiering.objectstore import HistoryStore, HistoryStoreError, MissingFileError
 from persistence.tiering.source import DueNodes, StoredStream, StoreView
 from resp.errors import CorruptError
 
@@ -150,7 +150,8 @@ class TieringPass:
         known = self._known(stream)
         begin = max(known.end_ord, stream.first_ord)
         more: int | None = self._read(lambda view: view.after_references(stream, begin, self._request.due))
-        if more != begin and known.number and known.end_ord > stream.first_ord:
+        is_gap = more != begin and known.number and known.end_ord > stream.first_ord
+        if is_gap and not self._has_other_name(stream, begin):
             raise CorruptError(
                 f"its manifest ends at ordinal {known.end_ord}, but entries up to {more} are only in history objects:"
                 " restore the latest version of the manifest"
@@ -159,6 +160,24 @@ class TieringPass:
             more = self._read(lambda view, lo=more: self._add(view, stream.sid, lo))  # type: ignore[misc]
             if self._builder.full:
                 self._flush()
+
+    def _has_other_name(self, stream: StoredStream, begin: int) -> bool:
+        """Return whether an object has the entries from ordinal ``begin`` on below another name that the stream had.
+
+        The manifest then starts again after them. Otherwise, it lacks objects that it has listed.
+        """
+
+        def object_of(view: StoreView) -> str:
+            nodes = view.between(stream, begin, stream.next_ord)
+            return next((node.reference.object for node in nodes if node.reference is not None), "")
+
+        name = f"objects/{self._read(object_of)}"
+        try:
+            index = objects.index_of(self._store, name, self._store.size(name))
+        except (MissingFileError, CorruptError):
+            return False
+        its = [record.head for record in index if record.head.stream == stream.name]
+        return not any(head.first_ord <= begin < head.end_ord for head in its)
 
     def _known(self, stream: StoredStream) -> CopiedTo:
         """Return how far the history of a stream was copied. The first time, the object store is read."""
