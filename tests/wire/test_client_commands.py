@@ -118,6 +118,7 @@ def test_what_a_paused_client_sends_is_bounded(c: Raw, connect: Connect, hand: R
             other.send("SET", "k", b"x" * 1_000_000)
     held = hand.call(lambda: max(len(b"".join(map(b"".join, conn.input.backlog))) for conn in connections(hand)))
     assert held < 8_000_000
+    other.sock.settimeout(60)
     c("CLIENT", "UNPAUSE")
     assert other.read() == b"OK"
 

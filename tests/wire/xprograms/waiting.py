@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from random import Random
 
+from tests.waiting import eventually
 from tests.wire.rawclient import pack
 from tests.wire.xprograms.compare import Difference, kind, quoted, shrunk
 from tests.wire.xprograms.generate import CONSUMERS, Maker, probes, with_consumers
@@ -36,6 +37,7 @@ class Stage:
         self.main = Typed(port, proto)
         self.waiters = [Waiter(port, proto) for _ in range(WAITERS)]
         self.version, self.old = self.main.version, self.main.old
+        self._tiered = b"tier_waiting_reads:" in self._info()
 
     def close(self) -> None:
         for each in (self.main, *self.waiters):
@@ -65,7 +67,6 @@ class Stage:
             result += [(who, *pair) for pair in zip(said[who], masked(said[who], found, version), strict=True)]
         return result
 
-
     def unblock(self, who: int) -> Reply:
         """Whether that client was still waiting."""
         reply = self.main("CLIENT", "UNBLOCK", self.waiters[who - 1].number)
@@ -73,9 +74,19 @@ class Stage:
         return reply
 
     def rest(self) -> None:
-        """Return when all that was sent has been executed."""
+        """Return when all that was sent has been executed, also what waits for entries in an object store."""
         self.main("PING")
         self.main("PING")
+        if self._tiered:
+            eventually(lambda: not self._reads() and not self._reads())  # a command that is repeated can wait again
+
+    def _reads(self) -> bool:
+        return b"tier_waiting_reads:0\r\n" not in self._info()
+
+    def _info(self) -> bytes:
+        found = self.main("INFO", "persistence").value
+        assert isinstance(found, bytes)
+        return found
 
 
 def differences(ours: Stage, theirs: Stage, scene: Scene) -> list[Difference]:
