@@ -87,7 +87,8 @@ def test_the_rules_of_the_guide_permit_the_pages(tidelog_server: Server) -> None
             ("/streams/group/settle?key=S&group=g", {"action": "ack", "id": str(at)}),
         ],
         "retention of a stream": [
-            ("/streams/retention/preview?key=S", {"count": "5"}), ("/streams/retention/set?key=S", {"count": "5"})
+            ("/streams/retention/preview?key=S", {"count": "5"}), ("/streams/retention/set?key=S", {"count": "5"}),
+            ("/streams/retention/local?key=S", {"local": "7d"}),
         ],
         "programs": ["/programs"],
         "retention of a topic": [

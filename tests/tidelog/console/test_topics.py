@@ -383,6 +383,45 @@ def test_retention_has_a_preview(tidelog_server: Server, tmp_path: Path) -> None
     assert lines[3]["result"].startswith("NOPERM")
 
 
+def test_local_history(tidelog_server: Server, tmp_path: Path) -> None:
+    add_user(tidelog_server, "ann")
+    path = tmp_path / "audit.jsonl"
+    orders(tidelog_server.url).sync.send_many(Order(n, "x") for n in range(4))
+    with tidelog_server.client() as client:
+        client.tmappend("s", ["n"], [(1,)])
+
+        async def test(visitor: Visitor, console: ConsoleServer) -> None:
+            await visitor.log_in()
+            csrf = await visitor.csrf()
+
+            async def shown(page: str) -> list[str]:
+                return re.findall(r'name="local" value="([^"]*)"', (await visitor.get(page))[1])
+
+            async def post(path: str, **form: str) -> int:
+                return (await visitor.post(path, {"csrf": csrf} | form))[0]
+
+            for given, tier, text in (
+                ("7d", "AGE 604800000", "7d"), ("1GB", f"BYTES {1 << 30}", f"{1 << 30}b"), ("0", "AGE 0", "0ms"),
+                ("", None, ""),
+            ):  # fmt: skip
+                assert await post("/streams/retention/local?key=s", local=given) == 200
+                assert client.tinfo("s").tier == tier
+                assert await shown("/streams/retention?key=s") == [text]
+            assert await post("/streams/retention/local?key=s", local="soon") == 400
+
+            here, topic = "/topics/retention?name=orders", "/topics/retention/set?name=orders"
+            assert await shown(here) == [""]
+            assert await post(topic, local="12h") == 200
+            assert await shown(here) == ["12h"]
+            await until(lambda: {client.tinfo(f"orders:{at}").tier for at in range(4)} == {"AGE 43200000"})
+            assert await post(topic, local="") == 200
+            await until(lambda: {client.tinfo(f"orders:{at}").tier for at in range(4)} == {None})
+
+        visit(tidelog_server, test, audit_file=str(path))
+    lines = [line for line in audited(path) if line["action"] == "set local history"]
+    assert [line["detail"]["local"] for line in lines] == ["AGE 604800000", f"BYTES {1 << 30}", "AGE 0", "DEFAULT"]
+
+
 def test_odd_settings_and_values_are_shown(tidelog_server: Server) -> None:
     add_user(tidelog_server, "ann")
     odd = f"{EVIL}\x00\u202e"

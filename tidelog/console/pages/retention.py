@@ -1,12 +1,13 @@
 """Retention: the policy of a stream (TCFG RETAIN), and the retention of a topic, which sets those of its partitions.
 
-Rule 1: a change has a preview: how many entries would be evicted at once (DRY).
+Both also have how much history stays local (TCFG TIER).
+
+Rule 1: a change of a policy has a preview: how many entries would be evicted at once (DRY).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import redis
@@ -26,7 +27,7 @@ from tidelog.console.streams import StreamReader
 from tidelog.options.units import Duration, Size
 from tidelog.topics.retention import change, described, policy_words
 from tidelog.topics.retention import policy_of as policy_of_topic
-from tidelog.topics.settings import Retention, TopicError
+from tidelog.topics.settings import Retention, TopicError, tier_words
 from tidelog.transport.asyncconnection import LostError
 from tidelog.transport.errors import ReplyError, message_of
 
@@ -39,6 +40,7 @@ def routes(site: ConsoleSite) -> Sequence[web.RouteDef]:
         web.get("/streams/retention", pages.of_stream),
         web.post("/streams/retention/preview", pages.preview),
         web.post("/streams/retention/set", pages.set_policy),
+        web.post("/streams/retention/local", pages.set_local),
         web.get("/topics/retention", pages.of_topic),
         web.post("/topics/retention/preview", pages.preview_topic),
         web.post("/topics/retention/set", pages.set_retention),
@@ -62,6 +64,7 @@ class RetentionPages:
         return self._site.page(
             request, "retention_stream.html", key=key, info=info, policy=info.retain, policy_text=policy_words,
             topic=decoder.topic if decoder else "", age=_age_words(info.retain.ms) if info.retain else "",
+            local=_local_words(info.tier),
         )  # fmt: skip
 
     async def preview(self, request: web.Request) -> web.Response:
@@ -93,6 +96,21 @@ class RetentionPages:
         done = "" if problem else f"The policy is set, and {reply:,} entries were evicted at once."
         return self._site.part("retention_done.html", problem=problem, done=done)
 
+    async def set_local(self, request: web.Request) -> web.Response:
+        """Set how much history stays local. Nothing is evicted."""
+        key, session = key_of(request), session_of(request)
+        words = local_of(await request.post()) or "DEFAULT"
+        kind, _, number = words.partition(" ")
+        call = calls.tcfg_tier(
+            key, ms=int(number) if kind == "AGE" else None, bytes=int(number) if kind == "BYTES" else None
+        )  # fmt: skip
+        reply = await self._site.change(session, "set local history", text(key), call, local=words)
+        problem = refusal(reply)
+        self._site.audit.write(
+            session.user, session.address, "set local history", text(key), problem or DONE, local=words
+        )  # fmt: skip
+        return self._site.part("retention_done.html", problem=problem, done="The setting is stored.")
+
     # -- a topic -------------------------------------------------------------------------------------------------
     async def of_topic(self, request: web.Request) -> web.Response:
         name, connection = request.query.get("name", ""), session_of(request).connection
@@ -100,7 +118,7 @@ class RetentionPages:
         kept = settings.retention
         return self._site.page(
             request, "retention_topic.html", name=name, kept=kept, settings=settings,
-            text=described(kept), age=_age_words(kept.max_age_ms),
+            text=described(kept), age=_age_words(kept.max_age_ms), local=_local_words(kept.tier_after),
         )  # fmt: skip
 
     async def preview_topic(self, request: web.Request) -> web.Response:
@@ -108,7 +126,7 @@ class RetentionPages:
         name, given = request.query.get("name", ""), await request.post()
         connection = session_of(request).connection
         settings = await topics.settings_of(connection, name)
-        kept = retention_of(given)
+        kept = retention_of(given, settings.retention)
         policy = policy_of_topic(kept)
         keys = topics.partitions_of(name, settings)
         evicted = 0
@@ -128,7 +146,7 @@ class RetentionPages:
         """Change the settings of the topic, and set the policies of all its partitions."""
         name, session = request.query.get("name", ""), session_of(request)
         settings = await topics.settings_of(session.connection, name)
-        kept = replace(retention_of(await request.post()), tier_after=settings.retention.tier_after)
+        kept = retention_of(await request.post(), settings.retention)
         words = described(kept)
         connection = await session.connection.open_another()
         problem = "the change failed"
@@ -165,15 +183,36 @@ def policy_of(given: Mapping[str, Any]) -> StreamPolicy | None:
     return StreamPolicy(count, age, size, groups=groups, limit=limit, exact="exact" in given)
 
 
-def retention_of(given: Mapping[str, Any]) -> Retention:
-    """Return the retention of a form: ``count``, ``age``, ``drop``, ``hard_limit``. Raises PageError."""
+def retention_of(given: Mapping[str, Any], before: Retention) -> Retention:
+    """Return the retention of a form: ``count``, ``age``, ``drop``, ``hard_limit``, ``local``. Raises PageError.
+
+    ``before``: the present one. If it has a setting of local history, and the form has none, that is removed.
+    """
+    local = local_of(given)
+    if local is None and before.tier_after is not None:
+        local = "DEFAULT" if "local" in given else before.tier_after
     try:
         return Retention(
             _number(given, "count") or None, _age(given, "age") or None, "drop" if "drop" in given else "protect",
-            _number(given, "hard_limit") or None,
+            _number(given, "hard_limit") or None, local,
         )  # fmt: skip
     except TopicError as error:
         raise PageError(400, str(error)) from None
+
+
+def local_of(given: Mapping[str, Any]) -> str | None:
+    """Return ``local`` of a form, an age or a size, as the words of TCFG TIER; None if empty. Raises PageError."""
+    words = str(given.get("local", "")).strip()
+    try:
+        return tier_words("Local history", words) if words else None
+    except TopicError as error:
+        raise PageError(400, str(error)) from None
+
+
+def _local_words(words: str | None) -> str:
+    """Return the words of TCFG TIER as ``local_of`` reads them."""
+    kind, _, number = (words or "DEFAULT").partition(" ")
+    return {"AGE": lambda: _age_words(int(number)), "BYTES": lambda: f"{number}b"}.get(kind, str)()
 
 
 def _number(given: Mapping[str, Any], name: str) -> int | None:
