@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,8 @@ from persistence.tiering.objectstore import (
     TimedOutError,
     problem_of,
 )
-from persistence.tiering.ownership import check_store, claim
+from persistence.tiering.ownership import ForeignPrefixError, check_store, claim
+from storage.history import owner
 from tests.persistence.tiering.kit import SERVER, FaultyFiles
 from tests.tidelog.jobs.s3kit import s3_bucket
 
@@ -76,6 +78,27 @@ def test_the_check_and_the_owner(make: Make) -> None:
     store.remove("owner.json")
     with pytest.raises(HistoryStoreError, match=r"contains a history, but its owner.json is missing"):
         claim(make(), SERVER)
+
+
+def test_servers_that_claim_a_prefix_together(make: Make) -> None:
+    """One of them owns it, and all others are refused."""
+    servers = [f"{number:040x}" for number in range(8)]
+    begin = threading.Barrier(len(servers))
+
+    def claimed(server: str) -> str:
+        store = make()
+        store.open()
+        begin.wait(60)
+        try:
+            claim(store, server)
+        except ForeignPrefixError:
+            return ""
+        return server
+
+    with ThreadPoolExecutor(len(servers)) as pool:
+        owners = [server for server in pool.map(claimed, servers) if server]
+    assert len(owners) == 1
+    assert owner.decode(make().read(owner.NAME)) == owners[0]
 
 
 def store_with(files: Files, seconds: float = 30) -> HistoryStore:

@@ -162,6 +162,43 @@ def test_the_prefix_of_another_server(tmp_path: Path) -> None:
         eventually(lambda: any("Nothing is lost, and writes continue" in line for line in server.output))
 
 
+def test_two_servers_from_one_backup(tmp_path: Path) -> None:
+    """They have the same entries, and would write objects with the same names. Only one of them writes."""
+    target, backup = tmp_path / "target", tmp_path / "backup"
+    target.mkdir()
+    with running_server(stream_node_max_entries=NODE) as server:
+        with Raw(server.port) as client:
+            add(client, 45)
+        assert CliRunner().invoke(main, ["backup", str(backup), "--url", server.url]).exit_code == 0
+    for name in ("one", "two"):
+        assert CliRunner().invoke(main, ["restore", str(backup), str(tmp_path / name)]).exit_code == 0
+    with tiered(target, dir=str(tmp_path / "one")) as one, tiered(target, dir=str(tmp_path / "two")) as two, \
+            Raw(one.port) as first, Raw(two.port) as second:  # fmt: skip
+
+        def owners() -> list[Raw]:
+            errors = [fields(each)["tier_last_error"] for each in (first, second)]
+            refused = ["belongs to another server or server group" in error for error in errors]
+            return [each for each, no in zip((first, second), refused, strict=True) if not no]
+
+        eventually(lambda: len(owners()) == 1)
+        (winner,) = owners()
+        other = second if winner is first else first
+        entries = eventually(lambda: list(winner("XRANGE", "a", "-", "+")))
+        await_copy(target, entries)
+        before = _files(target)
+        add(other, 30)
+        errors = int(fields(other)["tier_errors"])
+        eventually(lambda: int(fields(other)["tier_errors"]) > errors + 1)
+        assert fields(other)["tier_objects"] == "0"
+        assert _files(target) == before
+        await_copy(target, add(winner, 30))
+
+
+def _files(target: Path) -> dict[str, int]:
+    """Return the files below a directory, with their inodes. Those that check the directory come and go."""
+    return {str(path): path.stat().st_ino for path in target.rglob("*") if not path.name.startswith((".", "check-"))}
+
+
 def test_the_target_appears_later(tmp_path: Path) -> None:
     target = tmp_path / "later"
     with tiered(target) as server, Raw(server.port) as client:
