@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from hashlib import shake_256
 from pathlib import Path
 
@@ -14,14 +14,25 @@ def noise(number: int, size: int = 3000) -> bytes:
     return shake_256(b"%d" % number).digest(size)
 
 
-def damage(place: Path, numbers: Iterable[int], copies: int = 1) -> None:
-    """Damage the nodes with the noise of these numbers in the store of a data directory. ``copies``: of each node."""
+def damage(place: Path, numbers: Iterable[int]) -> None:
+    """Damage the nodes with the noise of these numbers in the store of a data directory.
+
+    A node can be in the file several times: pages that are no longer in use keep their content.
+    """
     file = LmdbFile(place / "store" / "data.mdb")
     raw = bytes(file.raw)
     for number in numbers:
-        whole, start = noise(number, 256), 0
-        for _ in range(copies):
-            # the compressor can find a part of it elsewhere
-            start = next(found for at in range(0, 256, 32) if (found := raw.find(whole[at : at + 32], start)) > 0) + 256
-            file.flip(start - 256)
+        whole = noise(number, 256)
+        # the compressor can find a part of it elsewhere
+        found = [at for start in range(0, 256, 64) for at in _all(raw, whole[start : start + 32])]
+        assert found
+        for at in found:
+            file.flip(at)
     file.write()
+
+
+def _all(raw: bytes, part: bytes) -> Iterator[int]:
+    at = raw.find(part)
+    while at >= 0:
+        yield at
+        at = raw.find(part, at + 1)

@@ -54,7 +54,7 @@ def ids(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, dict
         raw("TREAD", "redelivered", 0, LONG, "GROUP", "g", 0, "RETRY", 1, 0)
         raw("XREADGROUP", "GROUP", "g", "other", "STREAMS", "claimed", ">")
         server.stop()
-        damage(place, [100_000 + LONG - 48], 2)
+        damage(place, [100_000 + LONG - 48])
         damage(place, [at * COUNT + 12 for at, key in enumerate(KEYS) if key != "intact"])
         server.start()
         yield server, found
