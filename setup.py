@@ -1,10 +1,10 @@
 """Compiles modules at installation, and maps the packages of a checkout to those of an installation.
 
 mypyc compiles the hot modules (HOT); otherwise the same files run interpreted. One C extension reads RESP into Arrow
-buffers for Spark. Others encode and decode nodes, read sockets, prefetch the data of many keys, and convert numbers to
-bytes. ``pip install .`` compiles if it finds a C compiler, and reports whether it did. TIDELOG_COMPILE=1 makes a
-missing compiler an error; TIDELOG_COMPILE=0 disables compilation. An editable installation runs the source files; it
-compiles the hot modules only with TIDELOG_COMPILE=1, next to the sources.
+buffers for Spark. Others encode and decode nodes, read sockets, prefetch the data of many keys, change strings, and
+convert numbers to bytes. ``pip install .`` compiles if it finds a C compiler, and reports whether it did.
+TIDELOG_COMPILE=1 makes a missing compiler an error; TIDELOG_COMPILE=0 disables compilation. An editable installation
+runs the source files; it compiles the hot modules only with TIDELOG_COMPILE=1, next to the sources.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ SMALL = [  # numbers as bytes, for which a single client waits at each command; 
     Extension(f"{HOME}.{name.replace('/', '.')}", [f"{name}.c"], optional=OPTIONAL)
     for name in (
         "commands/_slots", "persistence/_frame", "persistence/_overflow", "storage/keyspace/_prefetch",
-        "storage/model/_ids", "storage/model/_records",
+        "storage/keyspace/_strings", "storage/model/_ids", "storage/model/_records",
     )
 ]  # fmt: skip
 

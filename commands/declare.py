@@ -34,15 +34,15 @@ from commands.refusals import refusal
 from commands.summaries import summary_of
 from commands.tips import TIPS
 from resp import errors
-from resp.decode import Head
+from resp.decode import Call, Head
 from resp.errors import CommandError
 from storage.keyspace.keyspace import Keyspace
 
 __all__ = [
     "DECLARED", "FLAGS", "GROUPS", "HEADS", "TABLE", "TRAITS", "AlikeHandler", "Arg", "BatchHandler", "Command",
-    "Handler", "KeySpec", "alike", "all_commands", "arg", "batch", "block", "command",
+    "GroupHandler", "Handler", "KeySpec", "alike", "all_commands", "arg", "batch", "block", "command",
     "docs_tree", "find", "find_keys", "help_lines", "info_row", "key", "lookup", "oneof", "opt", "repeat", "syntax",
-    "token", "top_commands",
+    "together", "token", "top_commands",
 ]  # fmt: skip
 
 Handler = Callable[[Context, list[bytes]], Reply]
@@ -50,6 +50,10 @@ Handler = Callable[[Context, list[bytes]], Reply]
 # many words. Returns the replies of all calls, or of the first ones, in order; None to have each call executed alone.
 # Only the number of items and their concatenation matter: one item may contain the replies of later calls.
 BatchHandler = Callable[[Context, list[list[bytes]]], list[bytes] | None]
+# Executes calls of one command that arrived together with different keys, from an index on, up to another one (not
+# included). The list may also contain other calls, before which it ends. Returns the replies, joined, and the number of
+# calls that it has executed; None to have each call executed alone.
+GroupHandler = Callable[[Context, list[Call], int, int], tuple[bytes, int] | None]
 # Executes consecutive calls that begin with the same words, as many as the command's Head returns. Its arguments are
 # the first call, and the wire bytes of each call after these words (see resp.decode.Alike). Returns all replies,
 # joined, or nothing to have the calls executed otherwise; it must not have changed anything then.
@@ -122,8 +126,12 @@ class Command:
         "complexity", "failed", "first", "flags", "group", "handler", "hot_least", "hot_most", "key_after_token",
         "key_spec_of", "key_specs", "key_step", "keys_then_ids", "last", "most", "name", "reaches", "reads", "rejected",
         "several_keys",
-        "shows_data", "since", "step", "subcommands", "traits", "usec", "write", "writes",
+        "shows_data", "since", "step", "subcommands", "together", "traits", "usec", "write", "writes",
     )  # fmt: skip
+
+    batch: BatchHandler | None
+    alike: AlikeHandler | None
+    together: GroupHandler | None
 
     def __init__(
         self, name: str, handler: Handler, args: tuple[Arg, ...], flags: frozenset[str], about: Description,
@@ -179,8 +187,7 @@ class Command:
         # statistics since the start or CONFIG RESETSTAT, maintained by the dispatcher: calls, nanoseconds spent, calls
         # that were refused before they ran, and calls whose reply is an error
         self.calls = self.usec = self.rejected = self.failed = 0
-        self.batch: BatchHandler | None = None
-        self.alike: AlikeHandler | None = None
+        self.batch = self.alike = self.together = None
         # calls that arrived together are timed as one; not for PUBLISH, which can send messages to its own client
         self.brief = ("fast" in flags and "pubsub" not in flags) or "brief" in traits
         # for the dispatcher's fast path: the numbers of words with which it may call the handler without lookup()
@@ -318,6 +325,17 @@ def batch(name: str) -> Callable[[BatchHandler], BatchHandler]:
 
     def declare(handler: BatchHandler) -> BatchHandler:
         TABLE[name.lower().encode()].batch = handler
+        return handler
+
+    return declare
+
+
+def together(name: str) -> Callable[[GroupHandler], GroupHandler]:
+    """Declare the decorated function as the handler of calls with different keys, for a command that is declared
+    already. The command must be brief, and have one key, its first argument."""
+
+    def declare(handler: GroupHandler) -> GroupHandler:
+        TABLE[name.lower().encode()].together = handler
         return handler
 
     return declare

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from commands.context import Context, Reply
-from commands.declare import arg, batch, command, key
+from commands.declare import arg, batch, command, key, together
 from commands.keys import longdouble
 from commands.keys.setoptions import store
 from commands.parse import INT_MAX, INT_MIN, integer, is_integer
 from resp import errors, reply
+from resp.decode import Call
 from resp.errors import CommandError
-from storage.keyspace import events
+from storage.keyspace import events, stringgroups
 from storage.keyspace.values import String
 
 _OVERFLOW: Final = "ERR increment or decrement would overflow"
@@ -72,6 +73,12 @@ def incr_batch(ctx: Context, calls: list[list[bytes]]) -> list[bytes] | None:
     return _add_batch(ctx, calls, 1)
 
 
+@together("INCR")
+def incr_together(ctx: Context, calls: list[Call], at: int, stop: int) -> tuple[bytes, int] | None:
+    """Execute INCRs of different keys."""
+    return stringgroups.add(ctx.ks, calls, at, stop, ctx.now, 1)
+
+
 @command("DECR", key("RW ACCESS UPDATE"), flags="write denyoom fast", group="string")
 def decr(ctx: Context, argv: list[bytes]) -> Reply:
     """Subtract 1 from the integer of a key (0 if the key does not exist) and return the difference."""
@@ -82,6 +89,12 @@ def decr(ctx: Context, argv: list[bytes]) -> Reply:
 def decr_batch(ctx: Context, calls: list[list[bytes]]) -> list[bytes] | None:
     """Execute DECRs of one key together."""
     return _add_batch(ctx, calls, -1)
+
+
+@together("DECR")
+def decr_together(ctx: Context, calls: list[Call], at: int, stop: int) -> tuple[bytes, int] | None:
+    """Execute DECRs of different keys."""
+    return stringgroups.add(ctx.ks, calls, at, stop, ctx.now, -1)
 
 
 @command("INCRBY", key("RW ACCESS UPDATE"), arg("increment", "integer"), flags="write denyoom fast", group="string")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from commands.context import Context, Reply
-from commands.declare import arg, batch, command, key, oneof, opt, token
+from commands.declare import arg, batch, command, key, oneof, opt, together, token
 from commands.keys.setoptions import (
     COMPARED,
     COMPARISONS,
@@ -29,8 +29,9 @@ from commands.keys.setoptions import (
 )
 from commands.slicing import LONG_VALUE, long_bulk
 from resp import errors, reply
+from resp.decode import Call
 from resp.errors import CommandError
-from storage.keyspace import events
+from storage.keyspace import events, stringgroups
 from storage.keyspace.values import String
 
 BATCH_BYTES: Final = 64 * 1024  # size of the values in the replies to GETs that are executed together
@@ -84,6 +85,13 @@ def set_batch(ctx: Context, calls: list[list[bytes]]) -> list[bytes] | None:
     store(ctx, last[1], last[2])
     ks.passed_over(len(calls) - 1)
     return [reply.OK] * len(calls)
+
+
+@together("SET")
+def set_together(ctx: Context, calls: list[Call], at: int, stop: int) -> tuple[bytes, int] | None:
+    """Execute SETs of different keys without options."""
+    done = stringgroups.set_(ctx.ks, calls, at, stop, ctx.now)
+    return (reply.OK * done, done) if done else None
 
 
 @command("SETNX", key("OW INSERT"), arg("value"), flags="write denyoom fast", group="string")
@@ -145,6 +153,13 @@ def get_batch(ctx: Context, calls: list[list[bytes]]) -> list[bytes] | None:
     if not ks.no_touch:
         found.used = ctx.now
     return [reply.bulk(found.value)] * count
+
+
+@together("GET")
+def get_together(ctx: Context, calls: list[Call], at: int, stop: int) -> tuple[bytes, int] | None:
+    """Execute GETs of different keys."""
+    null = reply.null(ctx.session.proto)
+    return stringgroups.get(ctx.ks, calls, at, stop, ctx.now, null, LONG_VALUE, BATCH_BYTES)
 
 
 @command("GETDEL", key("RW ACCESS DELETE"), flags="write fast", group="string")

@@ -10,6 +10,7 @@
     exporting      copies and records of keys that move, as one sequence
     importing      applies what another group sends of keys that move to this group
     manykeys       changes and reads of many keys at once
+    stringgroups   GETs, SETs, INCRs, and DECRs of different keys at once
     keytable       the keys and their lookup
     keyindex       all keys in an array, for SCAN and random keys
     values         the values of keys: streams and strings
@@ -26,5 +27,5 @@
     digest         the digest of a keyspace's content
     memory         the estimated memory of a keyspace
 
-``_prefetch`` is written in C.
+``_prefetch`` and ``_strings`` are written in C.
 """

@@ -48,7 +48,7 @@ class Changes:
         self.streams: dict[bytes, Stream] = {}  # the ``dirty`` flag of each is set
         # those whose companion or index changed; the ``dirty`` flag of each companion is set
         self.delayed: dict[bytes, DelayedEntries] = {}
-        self.strings: set[bytes] = set()  # keys whose string changed or was deleted
+        self.strings: set[bytes] = set()  # keys whose string changed or was deleted; those of all dirty strings
         self.dead_streams: list[int] = []
         self.dead_groups: list[tuple[int, bytes]] = []
         self.flushed = False
@@ -184,6 +184,7 @@ class Changes:
         if value is None or isinstance(value, Stream):
             self._capture.dead_strings.append(key)
         else:
+            value.dirty = False
             self._capture.strings.append((key, value.value, self._held_expires.get(key, 0)))
 
     # -- result --------------------------------------------------------------------------------------------

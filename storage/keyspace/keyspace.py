@@ -467,7 +467,7 @@ class Keyspace(KeyTable):
             string = self._new_string(key, value, string is None)
         if expire_at or self.expires:
             self._set_deadline(key, expire_at)
-        self._string_logged(key, value, expire_at)
+        self._string_logged(key, string, value, expire_at)
         return string
 
     def _new_string(self, key: bytes, value: bytes, new: bool) -> String:
@@ -487,15 +487,23 @@ class Keyspace(KeyTable):
         self.before(key)
         self.string_bytes += len(value) - len(string.value)
         string.value = value
-        self._string_logged(key, value, self.expires.get(key, NEVER) if self.expires else NEVER)
+        self._string_logged(key, string, value, self.expires.get(key, NEVER) if self.expires else NEVER)
+
+    def strings_replaced(self, records_: bytes, count: int, grown: int) -> None:
+        """Log ``count`` joined records of strings that were replaced (``stringgroups``). ``grown``: in bytes."""
+        self.log.append(records_)
+        self.changes.count += count
+        self.string_bytes += grown
 
     def passed_over(self, count: int) -> None:
         """Count changes that were skipped, since later ones replaced them before any client could see them."""
         self.changes.count += count
 
-    def _string_logged(self, key: bytes, value: bytes, expire_at: int) -> None:
+    def _string_logged(self, key: bytes, string: String, value: bytes, expire_at: int) -> None:
         changes = self.changes
-        changes.strings.add(key)
+        if not string.dirty:
+            string.dirty = True
+            changes.strings.add(key)
         changes.count += 1
         log = self.log
         log.append(self._heads.set(key, len(value), expire_at))
