@@ -528,6 +528,11 @@ class MapPart(Protocol):
     def import_begin(self, name: str) -> Callable[[], str | None]:
         """Start to receive the keys of a move from another group. Returns a function as ``GroupPart.removal``."""
 
+    def import_link(self, name: str, url: str, objects: list[tuple[str, int]]) -> Callable[[], str | None]:
+        """Start to link history objects of the other group for a move. ``url``: their prefix. ``objects``: names, and
+        the bytes of moving streams in each. Returns a function that returns None until it has ended, then LINKED, the
+        epoch in the names of the links, and 0 or 1 for each object; or an error line."""
+
     def import_part(self, name: str, part: bytes) -> None:
         """Receive the next part of a large record. Raises CommandError."""
 

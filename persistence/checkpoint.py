@@ -29,6 +29,7 @@ from persistence.layout import (
     STAGE_KEY,
     STREAM,
     STRING,
+    TIERED,
     U64,
     pack_fence,
     short,
@@ -87,6 +88,7 @@ class Checkpoint:
         self._decompressor = new_decompressor()
         self._nodes = nodes
         self.coded = False  # whether a coded node was written
+        self.tiered = False  # whether a reference was written
 
     def write(self, capture: Capture, offset: int) -> None:
         """Write a capture of log offset ``offset``. Raises lmdb.Error, CorruptError, OSError."""
@@ -130,8 +132,9 @@ class Checkpoint:
             txn.put(b"away", signed(b"away", I64.pack(capture.away)), db=meta)
         if capture.imports or txn.get(b"imports", db=meta) is not None:
             txn.put(b"imports", signed(b"imports", capture.imports), db=meta)
-        if self.coded and self._nodes < CODED:
-            txn.put(b"nodes", signed(b"nodes", U64.pack(CODED)), db=meta)
+        newest = TIERED if self.tiered else CODED if self.coded else 0
+        if newest > self._nodes:
+            txn.put(b"nodes", signed(b"nodes", U64.pack(newest)), db=meta)
 
     def _write_staging(self, capture: Capture) -> None:
         for sid in capture.dead_stages:
@@ -174,6 +177,7 @@ class Checkpoint:
         sparse = {first_ord: (first_id, alive) for first_ord, first_id, alive in stream.sparse}
         for key, blob in self._blobs(stream, sparse):
             self.coded = self.coded or is_coded(blob)
+            self.tiered = self.tiered or is_reference(blob)
             sum_of_key = crc32(key)
             # Usually, the stream's only node was the active node at an earlier checkpoint; no lookup is needed then.
             known = count == 1 and total == sum_of_key
@@ -212,7 +216,8 @@ class Checkpoint:
         size = 0
         for first_ord, first_id, node in stream.nodes if stream.active is None else [*stream.nodes, stream.active]:
             _, alive = sparse.pop(first_ord, (0, ()))
-            less = compacted(node, alive, self._compressor) if alive else None
+            is_blob = not isinstance(node, bytes) or not is_reference(node)
+            less = compacted(node, alive, self._compressor) if alive and is_blob else None
             if less is not None:
                 blob = less
             else:

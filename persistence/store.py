@@ -97,6 +97,13 @@ class Pinned:
         assert self._view is not None, "released"  # noqa: S101 - a bug of the caller
         return self._store.load_from(self._view, sid, first_ord, first_id)
 
+    def raw(self, sid: int, first_ord: int, first_id: int) -> bytes:
+        assert self._view is not None, "released"  # noqa: S101 - a bug of the caller
+        return self._store.raw_from(self._view, sid, first_ord, first_id)
+
+    def resolve(self, raw: bytes, sid: int, first_ord: int, first_id: int) -> bytes:
+        return self._store.resolve(raw, sid, first_ord, first_id)
+
     def pin(self) -> NodeStore:
         assert self._view is not None, "released"  # noqa: S101 - a bug of the caller
         return Pinned(self._store, self._view)
@@ -224,13 +231,25 @@ class Store:
         return self.load_from(self.view, sid, first_ord, first_id)
 
     def load_from(self, view: View, sid: int, first_ord: int, first_id: int) -> bytes:
+        return self.resolve(self.raw_from(view, sid, first_ord, first_id), sid, first_ord, first_id)
+
+    def raw(self, sid: int, first_ord: int, first_id: int) -> bytes:
+        """Implement NodeStore."""
+        return self.raw_from(self.view, sid, first_ord, first_id)
+
+    def resolve(self, raw: bytes, sid: int, first_ord: int, first_id: int) -> bytes:
+        """Return a blob, or the blob with this reference. Raises AbsentNodeError, DamagedNodeError."""
+        return self.tiered.load(raw, sid, first_ord, first_id) if raw[:3] == PREFIX else raw
+
+    def raw_from(self, view: View, sid: int, first_ord: int, first_id: int) -> bytes:
+        """Return the value of a node in a view. Raises CorruptError if it is missing, OSError."""
         try:
             blob = view.get(NODE_KEY.pack(sid, first_ord, first_id.to_bytes(16, "big")))
         except lmdb.Error as error:
             raise translated(self.path, error) from error
         if blob is None:
             raise CorruptError(f"{self.path}: node {first_ord} of stream {sid} is missing: {REMEDY}")
-        return self.tiered.load(blob, sid, first_ord, first_id) if blob[:3] == PREFIX else blob
+        return blob
 
     def near(self, key: bytes, most: int, skip: Container[bytes]) -> list[tuple[int, Reference]]:
         """Return references with their first ordinals: that of the node ``key``, those of its section, and up to
@@ -392,6 +411,8 @@ class Store:
                 checkpoint.write(capture, offset)
         if checkpoint.coded:
             self._nodes = max(self._nodes, CODED)
+        if checkpoint.tiered:
+            self._nodes = TIERED
         self._shifted = self._shifted or capture.away != 0
         self.offset = offset
 

@@ -12,6 +12,8 @@ Rule 3: only data in this server's log is sent. If replies wait for replicas, it
 then has more than its leader while the sync fails, or if the leader's machine fails in the meantime.
 Rule 4: the journal must be retained from log offset ``needs`` on.
 Rule 5: a replica of an earlier version is sent only the data that it can read (``formats``), and nothing after that.
+Rule 5a: a backup is sent no records with references to history objects, and nothing after them. Before a copy of a
+backup, the store gets the references of the log, so that the log after the copy has only new ones.
 Rule 6: a replica has at most what it was sent. If it acknowledges more, or something that is not a log offset, it is
 disconnected. As in Redis, an acknowledgement below an earlier one changes nothing.
 Rule 7: a replica reports the nodes that it has (``persistence.noderuns``) in chunks. Each chunk is requested when the
@@ -79,6 +81,10 @@ class FeedOwner(Protocol):
         """Whether replies wait for replicas, which must then sync and acknowledge each tick."""
 
     @property
+    def may_refer(self) -> bool:
+        """Whether the log can have records that refer to history objects."""
+
+    @property
     def confirmed(self) -> int:
         """The log offset up to which replies are released; -1: unknown. Used only if ``each``."""
 
@@ -100,6 +106,12 @@ class FeedOwner(Protocol):
 
     def outgrown(self, needed: int) -> None:
         """Note that the log contains data that only replicas that know the format ``needed`` can read."""
+
+    def cannot_back_up(self, offset: int) -> None:
+        """Note that the records at this log offset are not sent to backups (Rule 5a)."""
+
+    async def references_are_stored(self) -> None:
+        """Return when the store contains the references to history objects in the log. Raises OSError."""
 
     async def store_is_recent(self) -> None:
         """Return when the store contains most of the log, or after a few seconds."""
@@ -135,7 +147,7 @@ class ReplicaFeed(asyncio.Protocol):
         self._delta = delta
         self._requested = False  # a chunk of the report of its nodes was requested and has not arrived yet
         self._chunks: asyncio.Queue[bytes] = asyncio.Queue()  # at most one, see Rule 7
-        self._earlier = reads < formats.RECORDS
+        self.earlier = reads < formats.RECORDS  # there are records that the other end must not get
         self.position = offset  # -1: the replica gets a full copy
         self.needs = offset if offset >= 0 else owner.disk.store.offset
         self.acknowledged = max(offset, 0)  # log offset up to which the replica has acknowledged the log
@@ -246,7 +258,7 @@ class ReplicaFeed(asyncio.Protocol):
     # -- to the replica --------------------------------------------------------------------------------------
     def live_batch(self, offset: int, batch: bytes) -> None:
         """Send a batch that was just logged at ``offset``; for live feeds only."""
-        if self._earlier:
+        if self.earlier:
             needed = formats.needed(batch)
             if needed > self._reads:
                 self._send_away(needed)
@@ -339,8 +351,7 @@ class ReplicaFeed(asyncio.Protocol):
             copy = owner.disk.store.copy()
             return copy
 
-        if known is not None:
-            await owner.store_is_recent()
+        await self._prepare(known is not None)
         try:
             pieces = (await self._in_thread(opened)).pieces(PIECE, known)
             assert copy is not None  # noqa: S101 - opened() has run
@@ -372,6 +383,13 @@ class ReplicaFeed(asyncio.Protocol):
             # Not while a thread may still read in the transaction.
             if self._work is not None:
                 self._work.add_done_callback(lambda _: copy.close() if copy is not None else None)
+
+    async def _prepare(self, delta: bool) -> None:
+        """Let the store contain what a copy needs."""
+        if delta:
+            await self.owner.store_is_recent()
+        if self.copy_only:
+            await self.owner.references_are_stored()
 
     def _request_report(self, offset: int) -> None:
         """Request the next chunk of the report of the replica's nodes."""
@@ -409,7 +427,8 @@ class ReplicaFeed(asyncio.Protocol):
             out: list[bytes] = []
             for offset, batch in batches:
                 assert offset == self.position  # noqa: S101 - Rule 1
-                if self._earlier and (needed := formats.needed(batch)) > self._reads:
+                if self.earlier and (needed := formats.needed(batch)) > self._reads:
+                    self._write(b"".join(out))
                     raise BeyondError(needed)
                 out += (head(frames.BATCH, offset, batch), batch)
                 self.position = offset + len(batch)
@@ -428,7 +447,11 @@ class ReplicaFeed(asyncio.Protocol):
             self.owner.sent_bytes(len(data))
 
     def _send_away(self, needed: int) -> None:
-        """Disconnect the replica, because it can't read the next data (Rule 5)."""
+        """Disconnect the replica, because it can't read the next data (Rules 5 and 5a)."""
+        if self.copy_only:
+            self.owner.cannot_back_up(self.position)
+            self.cut("the next records refer to history objects, on which a backup does not depend: take another one")
+            return
         self.owner.outgrown(needed)
         self.cut("its version is too old to read the new records")
 

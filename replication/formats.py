@@ -9,6 +9,7 @@
     7    records of the kinds from 34 on, and the store's b"imports": slots with keys moved to this group
     8    references to history objects in the store (storage.nodes.reference), only in full copies
     9    records of the kind 40: how much of a stream stays local (storage.streams.tierafter)
+    10   records of the kind 41: references in copies of streams of another group
 
 A replica announces with ``REPLCONF capa format-N`` which format it can read. Earlier versions, which ignore such words,
 read format 1. They follow a newer leader as long as it writes nothing that they can't read. The servers of a cluster
@@ -17,6 +18,9 @@ can therefore be upgraded one after another, and downgraded until data in a newe
 Decision: a format changes only if the new feature is used. Metadata, pending lists and databases are written in their
 old form as long as it can represent them, so a server of the previous version can open the directory, and a replica of
 that version can be served.
+
+Decision: a backup gets any copy of the store, and records up to BACKUPS, because it stores them without reading them.
+Records of format 10 need history objects, from which a backup must be independent.
 """
 
 from __future__ import annotations
@@ -27,13 +31,15 @@ from resp.errors import CorruptError
 from storage.keyspace.replay import KNOWN
 from storage.model.records import HEAD
 
-FORMAT = 9  # the format that this version reads
-RECORDS = 9  # the newest format of records
+FORMAT = 10  # the format that this version reads
+RECORDS = 10  # the newest format of records
+BACKUPS = 9  # the format of records up to which a backup without such a word stores them
 CAPA = b"format-"
 FIRST_OF_2 = 20  # the lowest kind of a record of format 2
 FIRST_OF_4 = 29  # the lowest kind of a record of format 4
 FIRST_OF_7 = 34  # the lowest kind of a record of format 7
 FIRST_OF_9 = 40  # the lowest kind of a record of format 9
+FIRST_OF_10 = 41  # the lowest kind of a record of format 10
 
 
 def kinds(batch: bytes) -> set[int]:
@@ -56,7 +62,7 @@ def needed(batch: bytes) -> int:
     """Return the format that the reader of a batch must know."""
     newest = max(kinds(batch), default=0)
     if newest >= FIRST_OF_9:
-        return 9
+        return 10 if newest >= FIRST_OF_10 else 9
     return 7 if newest >= FIRST_OF_7 else 4 if newest >= FIRST_OF_4 else 2 if newest >= FIRST_OF_2 else 1
 
 

@@ -147,7 +147,8 @@ class RespServer:
         )  # fmt: skip
         self.replicas = Replicas(
             parts, self.clients, NodeExchange(parts), on_heard=self._heard,
-            before_delta=lambda: self.checkpoints.recent(), read_node=self.history_reads.node,
+            before_delta=lambda: self.checkpoints.recent(), checkpoint=lambda offset: self.checkpoints.covering(offset),
+            read_node=self.history_reads.node,
         )  # fmt: skip
         self.link = LeaderLink(
             parts, self.clients, self.pubsub, self.replicas,
@@ -232,7 +233,11 @@ class RespServer:
         keeper = self.map_keeper = MapKeeper(parts, member, self.cluster, self.replicas, departure, self.pauses)
         assigning = SlotAssignment(parts, keeper, member, self.pauses, self.slicing, self.blocking)
         inert, cleaning = InertSlots(parts), SlotCleaning(parts)
-        imports = SlotImports(parts, keeper, member, inert, cleaning, self.served_time)
+        imports = SlotImports(
+            parts, keeper, member, inert, cleaning, self.served_time, self.replicas.unready,
+            lambda name, url, objects: self.tiering.link(name, url, objects),
+            checkpoint=lambda: self.checkpoints.schedule(rewrite=False),
+        )  # fmt: skip
         moving = SlotMover(
             parts, keeper, member, assigning, inert, cleaning, self.pauses, self.slicing, self.blocking,
             self.served_time, self.history_reads.wait, imports.require,

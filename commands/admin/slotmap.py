@@ -7,13 +7,15 @@ from collections.abc import Callable
 from functools import partial
 
 from commands.context import Await, Context, MapPart, Reply
-from commands.declare import arg, block, command, oneof, token
-from commands.parse import integer
+from commands.declare import arg, block, command, oneof, repeat, token
+from commands.parse import integer, positive
 from resp import errors, reply
 from resp.errors import CommandError
 from storage.model.timers import NEVER
 
 _server = partial(command, group="cluster")
+MOST_OBJECTS = 64  # in TCLUSTER IMPORT id LINK
+LINKED = "LINKED"  # the first word of the reply to TCLUSTER IMPORT id LINK
 NO_MAP = "ERR this server shares the slots with no other group: it has no coordinator (group, coordinator)"
 
 
@@ -39,10 +41,10 @@ def _outcome(ended: Callable[[], str | None]) -> Await:
     """Wait for the end of a change."""
 
     def result() -> bytes | None:
-        error = ended()
-        if error:
-            return reply.error(error)
-        return None if error is None else reply.OK
+        line = ended()
+        if line:
+            return reply.simple(line.encode()) if line.startswith(f"{LINKED} ") else reply.error(line)
+        return None if line is None else reply.OK
 
     return Await(NEVER, result, lambda: reply.OK, firm=True)
 
@@ -102,7 +104,9 @@ def tcluster_abort(ctx: Context, argv: list[bytes]) -> Reply:
 @_server(
     "TCLUSTER|IMPORT", arg("move"),
     oneof(
-        "action", token("BEGIN"), arg("part", token="PART"),
+        "action", token("BEGIN"),
+        block("links", arg("url", token="LINK"), repeat(block("object", arg("name"), arg("bytes", "integer")))),
+        arg("part", token="PART"),
         block("data", arg("away", "integer", token="DATA"), arg("records")), token("END"),
     ),
     flags="write denyoom admin noscript no_multi", acl="admin dangerous",
@@ -113,6 +117,11 @@ def tcluster_import(ctx: Context, argv: list[bytes]) -> Reply:
     action, name = argv[3].upper(), _text(argv[2])
     if action == b"BEGIN" and len(argv) == 4:
         return _outcome(_map(ctx).import_begin(name))
+    if action == b"LINK" and len(argv) > 6 and len(argv) % 2:
+        objects = [(_text(argv[at]), positive(argv[at + 1])) for at in range(5, len(argv), 2)]
+        if len(objects) > MOST_OBJECTS:
+            raise CommandError(f"ERR a request has more than {MOST_OBJECTS} objects")
+        return _outcome(_map(ctx).import_link(name, _text(argv[4]), objects))
     if action == b"PART" and len(argv) == 5:
         _map(ctx).import_part(name, argv[4])
         return reply.OK

@@ -4,6 +4,8 @@
     adopting     protects the objects of another owner that the store needs
     deleting     deletes objects without remaining entries
     needed       determines which files are still needed, and finds orphans
+    linking      links objects of another server group, for a move of slots to this one
+    linkedparts  the parts of the manifests that list these objects
     rewriting    writes lost objects again, as long as the store has their entries
     freeing      finds nodes whose entries can leave the store, because objects have them
     following    the same on a replica, with the objects of its leader

@@ -27,8 +27,9 @@ MARGIN: Final = 60_000  # ms by which the clocks of this server and the owner ca
 def references(directory: Path, progress: Callable[[], None]) -> set[str]:
     """Return the names of the objects to which the store in a directory refers.
 
-    Nodes get new references only to objects that a manifest lists. So an object that is not among them and that no
-    manifest lists is not needed later. ``progress``: called between transactions. Raises CorruptError, OSError.
+    Nodes get new references only to objects that a manifest lists; in a move, the owner of a prefix gets others. So an
+    object that is not among them and that no manifest lists is not needed later. ``progress``: called between
+    transactions. Raises CorruptError, OSError.
     """
     objects: set[str] = set()
     key = b""

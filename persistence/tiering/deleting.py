@@ -98,6 +98,10 @@ class Deleting:
         self.totals.waiting_objects = sum(1 for file in waiting if OBJECT.fullmatch(file.name))
         self.totals.waiting_bytes = sum(file.size for file in waiting)
 
+    def find_orphans_again(self) -> None:
+        """Search for objects that no manifest lists in the next sweep."""
+        self._needed.find_orphans_again()
+
     def _guarded(self, wanted: DeletionRequest, call: Callable[[], None]) -> None:
         """Call a function with the newest list of deletions."""
         self._deletions.epoch, self._deletions.grace = wanted.epoch, wanted.grace

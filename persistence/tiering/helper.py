@@ -8,15 +8,18 @@ process. It reads requests from standard input, one JSON object per line, and wr
                                                    this is a replica (``following``), and the ID of a replica without
                                                    a server group
     {"directory": ..., "epoch": 0, "now": ms, "after": hex, "offset": -1, "floor": 0, "frees": false,
-     "seconds": 60, "grace": 86400, "points": {ID: offset}, "deletes": true}
-                                                   a pass, see ``PassRequest``, ``DeletionRequest``, and whether it also
-                                                   deletes
+     "seconds": 60, "grace": 86400, "points": {ID: offset}, "deletes": true, "moves": [ID, ...], "end": 0}
+                                                   a pass, see ``PassRequest``, ``DeletionRequest``, whether it also
+                                                   deletes, and the moves to this group (``linking``)
+    {"link": {"move": ID, "url": ..., "objects": [[name, bytes], ...], "epoch": 1}, "seconds": 60}
+                                                   links for a move, see ``LinkRequest``
 
     {"calls": 9, "failed": 0, "objects": 1, "entries": 1000, "bytes": 5000, "deleted_objects": 0, "deleted_bytes": 0,
      "waiting": [0, 0]}                            the totals of the process; objects and bytes that wait for deletion
     {..., "warning": "..."}                        a line for the server's log
     {..., "freed": [[key, digest, reference], ...]}    nodes whose entries can leave the store (``freeing``), in hex
     {..., "done": true, "complete": true, "problems": [], "undeleted": []}      the end of a pass, or of the start
+    {..., "done": true, "linked": [true, ...]}     the end of a request for links
     {..., "error": "..."}                          the last line: the process ends
 
 Rule 1: each step of the work writes a line, at most every PROGRESS seconds. The server kills a process that is silent
@@ -42,9 +45,10 @@ from persistence.tiering.deleting import Deleting
 from persistence.tiering.deletionlist import DeletionList
 from persistence.tiering.following import Following
 from persistence.tiering.freeing import FreedNode, Freeing
+from persistence.tiering.linking import LinkRequest, ObjectLinks
 from persistence.tiering.manifests import ManifestStore
 from persistence.tiering.needed import DeletionRequest
-from persistence.tiering.objectstore import HistoryStore, HistoryStoreError
+from persistence.tiering.objectstore import HistoryStore, HistoryStoreError, TimedOutError
 from persistence.tiering.ownership import ForeignPrefixError, check_store, claim
 from persistence.tiering.rewriting import ObjectRewriting
 from persistence.tiering.source import DueNodes
@@ -72,6 +76,7 @@ class Helper:
         self._deleting = Deleting(self._store, self._manifests, self._deletions, self._progress, _now)
         self._freeing = Freeing(self._store, self._manifests, self._found, self._progress)
         self._rewriting = ObjectRewriting(self._store, self._warn, self._progress)
+        self._links = ObjectLinks(self._store, self._deletions, self._progress, self._warn, _now)
         self._foreign: ForeignPrefixError | None = None
         self._following: Following | None = None
         if first["follows"]:
@@ -89,8 +94,11 @@ class Helper:
         self._write(done=True, complete=True, problems=[], undeleted=[])
 
     def serve(self, request: dict[str, Any]) -> None:
-        """Run a pass. Raises HistoryStoreError, CorruptError, OSError."""
+        """Run a pass, or create links. Raises HistoryStoreError, CorruptError, OSError."""
         self._store.seconds = request["seconds"]
+        if "link" in request:
+            self._link(request["link"])
+            return
         if self._following is not None:
             directory = Path(request["directory"])
             try:
@@ -108,13 +116,14 @@ class Helper:
         waiting = frozenset(file.name for file in self._deletions.current.files)
         wanted = PassRequest(
             Path(request["directory"]), request["epoch"], _due(request), request["offset"], request["floor"],
-            request["frees"],
+            request["frees"], bool(request["moves"]),
         )  # fmt: skip
         deletion = DeletionRequest(
             wanted.directory, wanted.epoch, wanted.offset, wanted.floor, request["points"], request["grace"] * 1000,
             waiting,
         )  # fmt: skip
         self._deleting.prepare(deletion)
+        self._release(wanted, frozenset(request["moves"]), request["end"])
         self._rewriting.run(wanted.directory, wanted.offset, wanted.floor)
         one = TieringPass(wanted, self._state, self._store, self._manifests, self._progress)
         complete = one.run()
@@ -125,13 +134,37 @@ class Helper:
         undeleted = self._deleting.problems[:MOST_PROBLEMS]
         self._write(done=True, complete=complete, problems=one.problems[:MOST_PROBLEMS], undeleted=undeleted)
 
+    def _link(self, wanted: dict[str, Any]) -> None:
+        """Create links for a move. Raises TimedOutError, OSError."""
+        objects = [(str(name), int(size)) for name, size in wanted["objects"]]
+        linked = [False] * len(objects)
+        try:
+            if self._foreign is not None:
+                raise self._foreign
+            linked = self._links.link(LinkRequest(wanted["move"], wanted["url"], objects, wanted["epoch"]))
+        except TimedOutError:
+            raise
+        except (HistoryStoreError, CorruptError) as error:
+            self._warn(f"objects of {wanted['url']} can't be linked for a move of slots: {error}")
+        self._write(done=True, linked=linked)
+
+    def _release(self, wanted: PassRequest, moves: frozenset[str], end: int) -> None:
+        """Remove the pins of moves that have ended. Raises TimedOutError, OSError."""
+        try:
+            if self._links.release(wanted.directory, moves, end, wanted.offset, wanted.floor):
+                self._deleting.find_orphans_again()
+        except TimedOutError:
+            raise
+        except (HistoryStoreError, CorruptError) as error:
+            self._deleting.problems.append(str(error))
+
     def _free(self, wanted: PassRequest, problems: list[str]) -> None:
         """Report what can leave the store. Adds the errors of single streams to ``problems``."""
         copied = self._state.copied
         self._freeing.forget(set(copied))
         for sid, known in list(copied.items()):
             try:
-                if self._freeing.compared_to(sid) < known.end_ord:
+                if known.number and self._freeing.compared_to(sid) < known.end_ord:  # 0: there is no manifest yet
                     manifest = self._manifests.load(known.name, known.number)
                     if manifest.sid == sid:  # otherwise, of another stream with this name; the next pass replaces it
                         self._freeing.free(wanted.directory, manifest, wanted.due)

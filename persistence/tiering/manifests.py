@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -130,6 +130,25 @@ class ManifestStore:
         self.write(after, pages)
         return after
 
+    def adopt(self, stream: StoredStream, number: int, parts: Sequence[Part], epoch: int) -> Manifest:
+        """Write a manifest with the objects of another group that are linked below this prefix (``linkedparts``).
+
+        ``number``: of the version before it, which has no parts of this stream; 0: none. Raises HistoryStoreError,
+        CorruptError.
+        """
+        before = Manifest(stream.name, self._server, self._deletions.current.floor, epoch, 0)
+        if number:
+            before = self.load(stream.name, number)
+            self.drop(before)
+        after = replace(before, sid=stream.sid, first_ord=max(stream.first_ord, parts[0].first_ord), parts=())
+        pages: list[ManifestPage] = []
+        for part in parts:
+            after, more = after.extended(part, epoch)
+            pages += more
+        after = replace(after, number=before.number + 1)
+        self.write(after, pages)
+        return after
+
     def drop(self, version: Manifest, why: str = "removed") -> None:
         """Let all objects and pages of a version wait for their deletion (Rule 4).
 
@@ -194,7 +213,7 @@ class ManifestStore:
                 stored = self._store.read(name, record.offset, record.offset + record.size)
                 entries = objectfile.open_section(record, stored)
                 compared: list[int] = []
-                if not read(lambda view, its=entries, count=compared: _compare(view, stream, part, its, count)):  # type: ignore[misc]
+                if not read(lambda view, its=entries, count=compared: is_same(view, stream, part, its, count)):  # type: ignore[misc]
                     return False
                 if compared:
                     return True
@@ -216,7 +235,7 @@ class ManifestStore:
             raise HistoryStoreError(f"{name} differs from what was written")
 
 
-def _compare(
+def is_same(
     view: StoreView, stream: StoredStream, part: Part, entries: SectionEntries, compared: list[int]
 ) -> bool:  # fmt: skip
     """Return whether the living entries in the range of a section of an object are in it. Adds their ordinals to

@@ -15,7 +15,7 @@ from typing import Final
 from persistence.tiering import objects
 from persistence.tiering.deletionlist import DeletionList
 from persistence.tiering.manifests import ManifestStore
-from persistence.tiering.objectstore import HistoryStore, MissingFileError
+from persistence.tiering.objectstore import HistoryStore, HistoryStoreError, MissingFileError, TimedOutError
 from persistence.tiering.source import StoredStream, StoreView
 from persistence.tiering.tieringpass import ready
 from resp.errors import CorruptError
@@ -166,8 +166,8 @@ class NeededFiles:
             return True
 
     def read_references(self, wanted: DeletionRequest, store: SweptStore) -> None:
-        """Read to which objects the store refers. New references are only copies of these: nodes never refer to an
-        object that no manifest lists."""
+        """Read to which objects the store refers. New references are only copies of these: other nodes never refer to
+        an object that neither a manifest lists, nor the pin of a move names, which is read later (``linking``)."""
         store.referenced = set()
         key = b""
         while True:
@@ -209,6 +209,10 @@ class NeededFiles:
                 store.pinned |= pin.objects
         return ""
 
+    def find_orphans_again(self) -> None:
+        """Let the next call of find_orphans() search."""
+        self._orphans_at = 0
+
     def find_orphans(self, wanted: DeletionRequest) -> None:
         """List the objects that no manifest lists (Rule 3)."""
         if self._now() < self._orphans_at:
@@ -229,7 +233,9 @@ class NeededFiles:
                 needed = self._object_is_needed(name, index, wanted, is_orphan=True)
             except MissingFileError:
                 continue
-            except CorruptError as error:
+            except TimedOutError:
+                raise
+            except (HistoryStoreError, CorruptError) as error:
                 self._report(f"{file.name}: {error}")
                 continue
             if needed is None:

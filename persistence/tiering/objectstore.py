@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import stat
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -40,6 +41,10 @@ class TimedOutError(HistoryStoreError):
 
 class MissingFileError(HistoryStoreError):
     """Raised if the file does not exist."""
+
+
+class NotLinkableError(HistoryStoreError):
+    """Raised if a store can't link or copy the files of another one."""
 
 
 def problem_of(url: str) -> str:
@@ -74,6 +79,7 @@ class Files(Protocol):
     def read(self, name: str, start: int, end: int | None) -> bytes: ...
     def write(self, name: str, data: bytes) -> None: ...
     def create(self, name: str, data: bytes) -> None: ...
+    def link(self, name: str, files: Files, other: str) -> None: ...
     def remove(self, name: str) -> None: ...
     def remove_folder(self, folder: str) -> None: ...
     def size(self, name: str) -> int: ...
@@ -102,6 +108,17 @@ class LocalFiles:
 
     def create(self, name: str, data: bytes) -> None:
         self._put(name, data, os.link)
+
+    def link(self, name: str, files: Files, other: str) -> None:
+        if not isinstance(files, LocalFiles):
+            raise NotLinkableError("the other prefix is in a bucket")
+        self._check_mounted()
+        path = self._top / name
+        path.parent.mkdir(mode=FOLDER, parents=True, exist_ok=True)
+        if not stat.S_ISREG((files._top / other).lstat().st_mode):
+            raise NotLinkableError("it is no regular file")
+        os.link(files._top / other, path)
+        _sync(path.parent)
 
     def remove(self, name: str) -> None:
         (self._top / name).unlink()
@@ -134,11 +151,15 @@ class LocalFiles:
         finally:
             with suppress(FileNotFoundError):
                 temporary.unlink()
-        descriptor = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        _sync(path.parent)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 class BucketFiles:
@@ -150,6 +171,7 @@ class BucketFiles:
         found: tuple[Any, str] = fsspec.core.url_to_fs(url, skip_instance_cache=True)
         self._files, path = found
         self._top = path.rstrip("/")
+        self._kind = type(self._files), self._files.storage_options  # such as the account
         # adlfs has another option for the same condition of the request
         self._exclusive: dict[str, Any] = (
             {"overwrite": False} if url.partition("://")[0] in AZURE else {"mode": "create"}
@@ -169,6 +191,11 @@ class BucketFiles:
 
     def create(self, name: str, data: bytes) -> None:
         self._files.pipe_file(self._at(name), data, **self._exclusive)
+
+    def link(self, name: str, files: Files, other: str) -> None:
+        if not isinstance(files, BucketFiles) or files._kind != self._kind:
+            raise NotLinkableError("the other prefix is in another kind of store")
+        self._files.cp_file(files._at(other), self._at(name))
 
     def remove(self, name: str) -> None:
         self._files.rm_file(self._at(name))
@@ -224,6 +251,18 @@ class HistoryStore:
         except FileExistsError:
             return False
         return True
+
+    def link(self, name: str, store: HistoryStore, other: str) -> None:
+        """Give a file of another store the name ``name`` here: with a hard link in a directory, unless the file exists
+        here, and with a copy within the bucket, which replaces it. Raises MissingFileError, and HistoryStoreError for
+        stores of different kinds or on different file systems."""
+        with suppress(FileExistsError):
+            self._call(f"link {name} to {other} of {store.url}", lambda files: files.link(name, store._opened(), other))
+
+    @property
+    def is_directory(self) -> bool:
+        """Whether this is a directory, not a bucket."""
+        return self.url.startswith(("/", "file:"))
 
     def remove(self, name: str) -> None:
         """Remove a file, if it exists."""

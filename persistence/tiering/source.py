@@ -167,6 +167,16 @@ class StoreView:
             yield self._living(stream, max(lo, first), first, end, self._node(key))
             expected = end
 
+    def nodes(self, stream: StoredStream) -> Iterator[tuple[int, int, Reference | None]]:
+        """Yield all nodes of a stream: first ordinal, the ordinal after the node, and its reference, if it has one.
+
+        Raises CorruptError.
+        """
+        for key, end, _ in self._keys(stream.sid, stream.first_ord):
+            value = self._txn.get(key, b"", db=self._databases[DATABASES[NODES]])
+            raw = bytes(value[: reference.SIZE])  # a node is longer
+            yield NODE_KEY.unpack(key)[1], end, reference.unpack(raw) if is_reference(raw) else None
+
     def after_references(self, stream: StoredStream, lo: int, due: DueNodes) -> int:
         """Return the ordinal after the entries of the last due node that is a reference, from ordinal ``lo`` on.
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from persistence.tiering import objects, source
+from persistence.tiering.linkedparts import parts_of
 from persistence.tiering.manifests import ManifestStore
 from persistence.tiering.objects import ObjectBuilder
 from persistence.tiering.objectstore import HistoryStore, HistoryStoreError, MissingFileError
@@ -57,6 +58,7 @@ class PassRequest:
     offset: int  # log offset up to which records are confirmed; -1: no limit
     floor: int = 0  # the end of the log when this leader began: a store with fewer records lacks what others had
     frees: bool = False  # report the nodes whose entries can leave the store
+    importing: bool = False  # slots are moving to this group
 
 
 @dataclass(slots=True)
@@ -64,6 +66,7 @@ class TieringState:
     """What a process remembers between passes."""
 
     copied: dict[int, CopiedTo] = field(default_factory=dict)  # by sid
+    not_linked: set[int] = field(default_factory=set)  # sids of streams whose references are to no linked objects
     totals: TieringTotals = field(default_factory=TieringTotals)
 
 
@@ -117,6 +120,7 @@ class TieringPass:
             return False
         for gone in self._state.copied.keys() - self._seen:
             del self._state.copied[gone]
+        self._state.not_linked &= self._seen
         return True
 
     def _report(self, stream: StoredStream, error: CorruptError) -> None:
@@ -150,6 +154,11 @@ class TieringPass:
         known = self._known(stream)
         begin = max(known.end_ord, stream.first_ord)
         more: int | None = self._read(lambda view: view.after_references(stream, begin, self._request.due))
+        if more != begin and known.end_ord <= stream.first_ord and stream.sid not in self._state.not_linked:
+            if self._request.importing:
+                return  # perhaps its copy is not complete; no import that begins later has references in this pass
+            known = self._adopted(stream, known)
+            begin, more = max(known.end_ord, stream.first_ord), max(known.end_ord, more or 0)
         is_gap = more != begin and known.number and known.end_ord > stream.first_ord
         if is_gap and not self._has_other_name(stream, begin):
             raise CorruptError(
@@ -178,6 +187,16 @@ class TieringPass:
             return False
         its = [record.head for record in index if record.head.stream == stream.name]
         return not any(head.first_ord <= begin < head.end_ord for head in its)
+
+    def _adopted(self, stream: StoredStream, known: CopiedTo) -> CopiedTo:
+        """List the objects with the first entries of a stream, which were another group's, in its manifest."""
+        parts = parts_of(stream, self._store, self._read, self._progress)
+        if not parts:
+            self._state.not_linked.add(stream.sid)
+            return known
+        manifest = self._manifests.adopt(stream, known.number, parts, self._request.epoch)
+        known = self._state.copied[stream.sid] = CopiedTo(stream.name, manifest.number, manifest.end_ord)
+        return known
 
     def _known(self, stream: StoredStream) -> CopiedTo:
         """Return how far the history of a stream was copied. The first time, the object store is read."""

@@ -109,6 +109,19 @@ class Checkpoints(ServerPart):
         if self._task is not None:
             await asyncio.wait([self._task], timeout=min(PATIENCE, self._config.repl_timeout / 2))
 
+    async def covering(self, offset: int) -> None:
+        """Return when the store has this log offset. Raises OSError if it can't be written."""
+        disk = self._data.disk
+        for _ in range(2):  # the first one may have begun before the offset
+            if disk.store.offset >= offset:
+                return
+            if self._task is None:
+                self._start(rewrite=False)
+            if self._task is not None:
+                await asyncio.wait([self._task])
+        if disk.store.offset < offset:
+            raise OSError("a checkpoint has failed; the log says why")
+
     def make_room(self) -> None:
         """Start a checkpoint as soon as possible, unless one is running, so that nodes can leave memory."""
         if self._task is None:

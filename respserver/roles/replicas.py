@@ -7,7 +7,8 @@ the same bytes at the end of its log, as far as this server still has them. Othe
 Rule 3: a client that sends REPLCONF rdb-only, such as a backup, gets a full copy and the log after it, but is not a
 replica. It is not counted or waited for, and the journal is retained for it only while it is connected. It only stores
 the bytes and need not be able to read them. With the capability ``continuous``, it may continue from an offset as a
-replica does, and the journal is retained for it as for a replica that is not connected.
+replica does, and the journal is retained for it as for a replica that is not connected. It gets no records that refer
+to history objects: the link ends, and the backup continues with a full copy, which has the entries (``wholecopy``).
 Rule 4: a replica of an earlier version is served until the log has a record that it can't read. Then it is refused with
 an error that says so.
 Rule 5: two connections from the same address count as one replica. This server may not have detected yet that an
@@ -138,15 +139,17 @@ class Replicas(ServerPart):
 
     def __init__(
         self, parts: RuntimeParts, clients: Clients, nodes: NodeExchange, on_heard: Callable[[ReplicaFeed], None],
-        before_delta: Callable[[], Awaitable[None]], read_node: ReadNode,
+        before_delta: Callable[[], Awaitable[None]], checkpoint: Callable[[int], Awaitable[None]], read_node: ReadNode,
     ) -> None:  # fmt: skip
         """Initialize. ``on_heard``: called when a replica has acknowledged. ``before_delta``: see store_is_recent().
-        ``read_node``: see whole_node()."""
+        ``checkpoint``: returns when the store has a log offset. ``read_node``: see whole_node()."""
         super().__init__(parts)
         self._clients = clients
         self.nodes = nodes
         self._on_heard = on_heard
         self._before_delta = before_delta
+        self._checkpoint = checkpoint
+        self._not_backed_up = -1  # the highest log offset of records that a backup did not get
         self._read_node = read_node
         self.feeds: list[ReplicaFeed] = []  # feeds of replicas
         self.group_id = ""  # of the server group; "": this server is in none, or does not know it yet
@@ -262,7 +265,7 @@ class Replicas(ServerPart):
             if name and self.group is not None and not self.group.may_copy(name):
                 raise CommandError(f"ERR {name} needs a copy and must first leave the in-sync set; it will reconnect")
         host = who.host or session.addr.rpartition(":")[0].strip("[]")
-        reads = formats.FORMAT if who.copy_only else who.reads
+        reads = max(who.reads, formats.BACKUPS) if who.copy_only else who.reads
         delta = who.delta and not who.copy_only
         made = BackupFeed if who.follows else ReplicaFeed
         feed = made(
@@ -295,7 +298,8 @@ class Replicas(ServerPart):
     def _first_offset(self, session: Session, who: Announcement, replid: str, offset: int) -> int:
         """Return the log offset from which a replica or a backup continues; -1: it gets a full copy."""
         follows = who.follows or not who.copy_only
-        if follows and self._may_continue(replid, offset, who):
+        complete = not who.copy_only or offset > self._not_backed_up
+        if follows and complete and self._may_continue(replid, offset, who):
             return offset
         if offset > 0 and follows:
             self.refused_partial += 1
@@ -434,6 +438,25 @@ class Replicas(ServerPart):
 
     def outgrown(self, needed: int) -> None:
         self._outgrown = max(self._outgrown, needed)
+
+    @property
+    def may_refer(self) -> bool:
+        return bool(self._config.tier_url) or self._data.ks.pool.tiered
+
+    def cannot_back_up(self, offset: int) -> None:
+        self._not_backed_up = max(self._not_backed_up, offset)
+
+    async def references_are_stored(self) -> None:
+        if self._data.ks.pool.adopted:
+            await self._checkpoint(self.disk.offset)
+
+    def unready(self) -> str:
+        """Return why the log must not refer to history objects now; "" if it may."""
+        for feed in self._connections:
+            if feed.earlier:
+                who = "a backup" if feed.copy_only else "a replica of an earlier version"
+                return f"{who} is connected, which does not read references to history objects"
+        return ""
 
     async def store_is_recent(self) -> None:
         await self._before_delta()

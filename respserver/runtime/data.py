@@ -71,7 +71,7 @@ class Data:
         ks.log.clear()
         ks.ready.clear()
         ks.follower, ks.frozen = self.follower, self.frozen
-        ks.pool.tiered = disk.store.has_references
+        ks.pool.tiered = ks.pool.tiered or disk.store.has_references  # those of the log are set already
         ks.on_damage = self.note_damage
         self._choose_events()
         if self.on_use is not None:

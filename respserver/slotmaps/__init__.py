@@ -7,6 +7,7 @@
     inert       slots whose keys only another group may change
     keeper      follows the map at the coordinator, and writes the record of this group while this member leads
     leaving     notifies the clients of slots that have left this group
+    linking     the other group of a move links the history objects of moving streams
     mapfile     the copy of the map in the data directory
     moving      TCLUSTER MOVE: slots with keys leave this group
     peer        the connection to the leader of the group to which slots move

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
+from commands.admin.slotmap import LINKED
 from coordinator import slotmap
 from coordinator.interface import CoordinatorError
 from coordinator.slotmap import SlotMapError
@@ -104,6 +105,12 @@ class MapCommands(ServerPart):
     def import_begin(self, name: str) -> Callable[[], str | None]:
         return self._begin(self._imports.begin(name))
 
+    def import_link(self, name: str, url: str, objects: list[tuple[str, int]]) -> Callable[[], str | None]:
+        async def linked() -> str:
+            return f"{LINKED} {await self._imports.link(name, url, objects)}"
+
+        return self._begin(linked())
+
     def import_part(self, name: str, part: bytes) -> None:
         self._imports.part(name, part)
 
@@ -127,17 +134,17 @@ class MapCommands(ServerPart):
     def restoration(self) -> Callable[[], str | None]:
         return self._begin(self._restoring.restore())
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> Callable[[], str | None]:
-        """Start a change. Returns a function that returns None until it has ended, then its error line."""
+    def _begin(self, work: Coroutine[Any, Any, str | None]) -> Callable[[], str | None]:
+        """Start a change. Returns a function that returns None until it has ended, then its result or error line."""
         task = self._loop.create_task(_error_line(work))
         task.add_done_callback(lambda _: self._on_result())
         return lambda: task.result() if task.done() else None
 
 
-async def _error_line(work: Coroutine[Any, Any, None]) -> str:
-    """Do the work. Return an empty string, or the line of its error."""
+async def _error_line(work: Coroutine[Any, Any, str | None]) -> str:
+    """Do the work. Return its result or an empty string, or the line of its error."""
     try:
-        await work
+        return await work or ""
     except NotYetError as error:
         return f"TRYAGAIN {error}"
     except SlotMapError as error:
@@ -146,4 +153,3 @@ async def _error_line(work: Coroutine[Any, Any, None]) -> str:
         return UNKNOWN.format(error)
     except asyncio.CancelledError:
         return "ERR the server is shutting down"
-    return ""

@@ -2,6 +2,8 @@
 
     TCLUSTER IMPORT id BEGIN             the map has the move; no key has its slots
     TCLUSTER IMPORT id PART bytes        the next part of a large record, which DATA ends
+    TCLUSTER IMPORT id LINK url object bytes ...   links to history objects of the other group, before the records that
+                                                   refer to them (Rule 5). The reply is LINKED epoch 101...
     TCLUSTER IMPORT id DATA away bytes   copies and records; ``away``: of the sender (Rule 6 of ``keyspace``)
     TCLUSTER IMPORT id END               everything was sent
 
@@ -19,12 +21,16 @@ Rule 4: the description with the ID "" has no slots. Its "version" is a version 
 own slots whose keys are then deleted or copied. It is logged before that. Its "used" is the last version that the
 leader has settled. So a replica knows when its map is older than its data, and when its data is older than its map
 (``runtime.ownership``, Rule 4).
+Rule 5: objects are linked only if all connected replicas can read references in the log, and no backup is connected. An
+error has no effect on the import: the other group sends the entries. After the import, a checkpoint begins. The store
+then has the references, so that reads of them read ahead, and the pin of the move can be removed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
 
@@ -39,6 +45,7 @@ from respserver.runtime.servedtime import ServedTime
 from respserver.slotmaps.cleaning import SlotCleaning, staged_in
 from respserver.slotmaps.inert import InertSlots
 from respserver.slotmaps.keeper import MapKeeper
+from respserver.tiering.helperprocess import HelperError
 from storage.keyspace import copymutators
 from storage.keyspace.importing import apply
 from storage.keyspace.validation import check
@@ -54,11 +61,14 @@ COMPLETE: Final = "complete"
 BROKEN: Final = "broken"
 MAP: Final = "map"  # Rule 4
 
+
 class NotYetError(SlotMapError):
     """Another attempt may succeed."""
 
 
 Imports = dict[str, dict[str, Any]]
+#: Arguments: the ID of a move, the prefix of the other group, and objects, see ``Tiering.link``.
+Link = Callable[[str, str, list[tuple[str, int]]], Awaitable[tuple[int, list[bool]]]]
 
 
 class SlotImports(ServerPart):
@@ -66,9 +76,13 @@ class SlotImports(ServerPart):
 
     def __init__(
         self, parts: RuntimeParts, keeper: MapKeeper, membership: GroupMembership, inert: InertSlots,
-        cleaning: SlotCleaning, served_time: ServedTime,
+        cleaning: SlotCleaning, served_time: ServedTime, unready: Callable[[], str], link: Link,
+        checkpoint: Callable[[], None],
     ) -> None:  # fmt: skip
+        """``unready``: returns why the log must not refer to history objects; "" if it may. ``link``: see
+        ``Tiering.link``. ``checkpoint``: starts one soon."""
         super().__init__(parts)
+        self._unready, self._link_objects, self._checkpoint = unready, link, checkpoint
         self._keeper = keeper
         self._served_time = served_time
         self._away: dict[str, int] = {}  # by import that this leader has begun: ``Keyspace.away`` at that time (Rule 3)
@@ -247,6 +261,26 @@ class SlotImports(ServerPart):
             raise CommandError("TRYAGAIN the import can't be continued")
         return str(found["state"])
 
+    async def link(self, name: str, url: str, objects: list[tuple[str, int]]) -> str:
+        """Link history objects of the other group for an import (Rule 5). ``objects``: see ``Tiering.link``. Return the
+        epoch in the names of the links, and "1" for each object that is linked, otherwise "0". Raises SlotMapError."""
+        why = self._unready() or self._ended(name)
+        if why:
+            raise SlotMapError(why)
+        try:
+            epoch, linked = await self._link_objects(name, url, objects)
+        except HelperError as error:
+            raise SlotMapError(f"the objects can't be linked: {error}") from error
+        why = self._unready() or self._ended(name)
+        if why or self._standing.led != epoch:
+            raise SlotMapError(why or f"the leader of group {self._keeper.group} has changed")
+        return f"{epoch} {''.join('1' if each else '0' for each in linked)}"
+
+    def _ended(self, name: str) -> str:
+        """Return why an import does not continue; "" if it does."""
+        found = self.imports().get(name)
+        return "the import has ended" if found is None or name in self._dropping or found["state"] == BROKEN else ""
+
     # -- the map decides -----------------------------------------------------------------------------------------
     async def settle(self, found: SlotMap) -> None:
         """Adopt or drop the imports of moves that have ended (Rule 2). Called by the leader, before it uses a version
@@ -262,6 +296,8 @@ class SlotImports(ServerPart):
                 self._data.ks.resume_copied(partial(_has, slots), self._clock.now())
                 self._set(name, None)
                 await self._confirmed()
+                if self._data.ks.pool.adopted:
+                    self._checkpoint()
                 self._logger.notice(f"Group {self._keeper.group} has adopted {said(move.slots)}")
             else:
                 task = self._dropping.get(name) or self._drop_later(name)

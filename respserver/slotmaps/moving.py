@@ -1,6 +1,7 @@
 """TCLUSTER MOVE: slots with keys leave this group, while clients use them [112].
 
     register  the map gets the move, by compare-and-set
+    link      the other group links history objects below its own prefix, if both have tier-free
     copy      the other leader gets copies of the keys, and their records from then on (``storage.keyspace.exporting``)
     hold      when it has everything, calls for the slots wait, from the same turn of the event loop on
     confirm   it gets the rest, and its in-sync set acknowledges it. So does the in-sync set of this group.
@@ -17,8 +18,9 @@ If anything is logged nevertheless, the hold ends before the change of the map i
 Rule 4: what was not acknowledged takes memory. Copying waits for it. If it is more than BEHIND bytes, calls for the
 slots wait for most of the time, until the other group has caught up. A string is one record, of up to 512 MB: its size
 does not count.
-Rule 5: entries that are only in the object store are read from there, and the other group gets them as all others. It
-has another prefix, and copies them again. If they can't be read, the move fails.
+Rule 5: entries that are only in the object store are not sent if the other group has linked their objects: it gets
+references (``linking``). Others are read from there, and sent as all others. The other group has another prefix, and
+copies them again. If they can't be read, the move fails.
 """
 
 from __future__ import annotations
@@ -47,6 +49,7 @@ from respserver.slotmaps.assigning import BUSY, SlotAssignment
 from respserver.slotmaps.cleaning import SlotCleaning
 from respserver.slotmaps.inert import InertSlots
 from respserver.slotmaps.keeper import MapKeeper
+from respserver.slotmaps.linking import ObjectLinking
 from respserver.slotmaps.peer import GroupPeer, PeerError
 from storage.keyspace.exporting import KeyExport
 from storage.keyspace.moving import MoveAgainError, MoveEndedError
@@ -99,6 +102,7 @@ class SlotMover(ServerPart):
         self._require = require
         self._fetching = False  # the next step of the export waits for entries from the object store
         self._task: asyncio.Task[None] | None = None  # the move in progress
+        self._linking = ObjectLinking(parts)
         self._export: KeyExport | None = None
         self._peer: GroupPeer | None = None
         self._peer_led = ("", 0)  # the group of the peer, and the epoch in which the peer leads it
@@ -160,6 +164,7 @@ class SlotMover(ServerPart):
         if self._export is not None and self._peer is not None:
             found["keys"], found["copied"] = self._export.keys, self._export.copied
             found["behind_bytes"] = self._export.size + self._peer.unacknowledged
+            found["objects"], found["linked"] = self._linking.objects, self._linking.linked
         return found
 
     async def _attempts(self, own: list[SlotRange], to: str, led: int) -> None:
@@ -234,9 +239,13 @@ class SlotMover(ServerPart):
             self._compare_peer()
             async with asyncio.timeout(10 * SILENCE):
                 await self._begin(peer, name, to, known.groups[to], self._config)
+            linked = await self._linking.link(
+                name, lambda key: slots[slot_of(key)] != 0, known.groups[to], lambda: self._still_begun(peer)
+            )
+            self._check(peer)
             await self._settled()
             self._fetching = False
-            export = self._export = KeyExport(self._data.ks, lambda key: slots[slot_of(key)] != 0)
+            export = self._export = KeyExport(self._data.ks, lambda key: slots[slot_of(key)] != 0, linked)
             self._ticks.on_records = self._records
             await self._copy(peer, export, name)
             again = FIRST_AGAIN
@@ -290,6 +299,11 @@ class SlotMover(ServerPart):
                 ) from error
             raise
 
+    def _still_begun(self, peer: GroupPeer) -> None:
+        """Raise the reason why the attempt has failed, if it has. Sends a PING, so that the connection is not idle."""
+        self._check(peer)
+        peer.ask("PING")
+
     def _release_slots(self) -> None:
         self._slots.hold(NO_SLOTS)
         if self._inert.leaving != NO_SLOTS:
@@ -332,7 +346,7 @@ class SlotMover(ServerPart):
                 raise SlotMapError("this member does not lead any more: nothing has changed")
             await asyncio.sleep(RETRY)
 
-    def _send(self, peer: GroupPeer, export: KeyExport, name: str, least: int = 1) -> asyncio.Future[None] | None:
+    def _send(self, peer: GroupPeer, export: KeyExport, name: str, least: int = 1) -> asyncio.Future[str] | None:
         """Send the records so far, if they have ``least`` bytes. Return the reply to the last request; None: none."""
         if export.size < least:
             return None

@@ -45,7 +45,7 @@ class GroupPeer(asyncio.Protocol):
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
-        self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
+        self._waiting: deque[tuple[asyncio.Future[str], int]] = deque()
         self._buffer = b""
         self._failed: PeerError | None = None
         self.unacknowledged = 0  # bytes that were sent and are not acknowledged
@@ -89,9 +89,9 @@ class GroupPeer(asyncio.Protocol):
             raise
         return peer
 
-    def ask(self, *words: bytes | str | int) -> asyncio.Future[None]:
-        """Send a command. The result is set when the reply is OK, otherwise PeerError."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def ask(self, *words: bytes | str | int) -> asyncio.Future[str]:
+        """Send a command. The result is the text of a simple reply, such as OK; otherwise PeerError."""
+        future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         future.add_done_callback(_seen)
         if self._failed is not None or self._transport is None or self._transport.is_closing():
             future.set_exception(self._failed or PeerError("the connection is closed"))
@@ -138,7 +138,7 @@ class GroupPeer(asyncio.Protocol):
             self.acknowledged += 1
             if line.startswith(b"+"):
                 if not future.done():
-                    future.set_result(None)
+                    future.set_result(line[1:].decode("utf-8", "backslashreplace"))
             else:
                 text = line[1:].decode("utf-8", "backslashreplace")
                 code, _, rest = text.partition(" ")
@@ -150,7 +150,7 @@ class GroupPeer(asyncio.Protocol):
             self.fail(PeerError("the other group has sent a reply that is too long"))
 
 
-def _seen(future: asyncio.Future[None]) -> None:
+def _seen(future: asyncio.Future[str]) -> None:
     """Mark an error as noticed: ``failed`` shows it, too."""
     if not future.cancelled():
         future.exception()

@@ -9,6 +9,8 @@ store returns (``persistence.tiering.freeing``). The store replaces a node only 
 helper of a replica does only this, with the objects of its leader. A replica outside a server group learns from its
 leader who owns the leader's history (``replication.handshake``). If the prefix belongs to another server, such as the
 one from whose backup the leader was restored, it frees nothing: that server would not know which objects it needs.
+Rule 5: the helper serves one request at a time. Links for moves of slots to this group are created between two passes,
+because a pass deletes objects (``persistence.tiering.linking``). Each pass gets the IDs of the moves to this group.
 
 Decision: a pass runs every ``tier-interval`` and copies everything that is due, rather than each node as soon as it is
 due. The number of objects then depends on the interval, not on the number of nodes: one object per interval on a quiet
@@ -18,6 +20,7 @@ server, objects of 64 MB on a busy one.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -37,6 +40,8 @@ RETRY_MS: Final = 30_000  # after an error, at most
 SOON_MS: Final = 1000  # until the rest of a pass that met unconfirmed records, and after an error, at least
 FOLLOWS: Final = -1  # instead of the epoch of a leader: a replica that frees space
 LONGEST_ERROR: Final = 1000  # characters
+BUSY: Final = 60.0  # seconds for which links for a move wait until a pass has ended
+POLL: Final = 0.005  # seconds
 FREED: Final = 2000  # nodes that the store replaces in one transaction
 #: In the lines of the helper.
 TOTALS: Final = ("objects", "entries", "bytes", "calls", "failed", "deleted_objects", "deleted_bytes")
@@ -66,7 +71,7 @@ class Tiering(ServerPart):
         self._checkpoint = checkpoint
         parts.config.on_change["tier-free"] = parts.config.check_tiering
         self._group = group
-        self._task: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[Any] | None = None  # a pass, or another request to the helper
         self._helper: HelperProcess | None = None
         self._began = 0  # the epoch for which the helper was started, or FOLLOWS
         self._floor: tuple[int, int] | None = None  # the last epoch led, and the end of the log when it began
@@ -174,6 +179,38 @@ class Tiering(ServerPart):
     async def _pass(self, epoch: int, now: int) -> None:
         """Run a pass. Raises HelperError."""
         config = self._config
+        helper = await self._started(epoch)
+        request = {
+            "directory": str(self._data.disk.store.path.parent), "epoch": max(0, epoch), "offset": self._confirmed(),
+            "floor": self._begun(epoch),
+            "now": now, "after": tier_after(config.tier_after).pack().hex(),
+            "seconds": config.tier_timeout, "frees": config.tier_free,
+            # a node that was reported earlier can still become a reference to an object that could be deleted
+            "deletes": not self._freed and self._freeing is None,
+            "grace": config.tier_grace, "points": self._data.disk.history.points(self._data.disk.offset),
+            "moves": [name for name in json.loads(self._data.ks.imports or b"{}") if name],
+            "end": self._ticks.log_end(),
+        }  # fmt: skip
+        line = await helper.request(request, config.tier_timeout)
+        self._note_undeleted(line["undeleted"])
+        if line["problems"]:
+            self._fail("; ".join(line["problems"]))
+            return
+        if not self._works:
+            does = "leaves the store if it is in" if epoch == FOLLOWS else "is copied to"
+            self._logger.notice(f"History {does} {config.tier_url}")
+        self._works, self._error = True, ""
+        self._passes += 1
+        if epoch == FOLLOWS:
+            return
+        if line["complete"]:
+            self._covered = now
+        else:
+            self._retry = SOON_MS
+
+    async def _started(self, epoch: int) -> HelperProcess:
+        """Return the helper for an epoch, and start it if necessary. Raises HelperError."""
+        config = self._config
         if self._helper is None or self._began != epoch:
             await self._end_helper()
             follows = epoch == FOLLOWS
@@ -190,31 +227,38 @@ class Tiering(ServerPart):
                 "self": self._own_id() if follows and self._group is None else "",
             }  # fmt: skip
             await self._helper.request(first, config.tier_timeout)
-        request = {
-            "directory": str(self._data.disk.store.path.parent), "epoch": max(0, epoch), "offset": self._confirmed(),
-            "floor": self._begun(epoch),
-            "now": now, "after": tier_after(config.tier_after).pack().hex(),
-            "seconds": config.tier_timeout, "frees": config.tier_free,
-            # a node that was reported earlier can still become a reference to an object that could be deleted
-            "deletes": not self._freed and self._freeing is None,
-            "grace": config.tier_grace, "points": self._data.disk.history.points(self._data.disk.offset),
-        }  # fmt: skip
-        line = await self._helper.request(request, config.tier_timeout)
-        self._note_undeleted(line["undeleted"])
-        if line["problems"]:
-            self._fail("; ".join(line["problems"]))
-            return
-        if not self._works:
-            does = "leaves the store if it is in" if epoch == FOLLOWS else "is copied to"
-            self._logger.notice(f"History {does} {config.tier_url}")
-        self._works, self._error = True, ""
-        self._passes += 1
-        if epoch == FOLLOWS:
-            return
-        if line["complete"]:
-            self._covered = now
-        else:
-            self._retry = SOON_MS
+        return self._helper
+
+    # -- moves of slots ----------------------------------------------------------------------------------------
+    async def link(self, move: str, url: str, objects: list[tuple[str, int]]) -> tuple[int, list[bool]]:
+        """Link objects of another group below the prefix of this one, for a move of slots to it [112].
+
+        ``objects``: names, and the bytes of moving streams in each. Return the epoch in the names of the links, and
+        which objects are linked. Raises HelperError.
+        """
+        until = self._loop.time() + BUSY
+        while self._task is not None:
+            if self._loop.time() > until:
+                raise HelperError(f"a pass takes longer than {BUSY:.0f} seconds")
+            await asyncio.sleep(POLL)
+        epoch = self._epoch()
+        if not self._config.tier_url or not self._config.tier_free or epoch is None or epoch <= 0:
+            raise HelperError("this server does not lead, or tier-free is no")
+        self._task = linking = self._loop.create_task(self._link(move, url, objects, epoch))
+        return epoch, await asyncio.shield(linking)
+
+    async def _link(self, move: str, url: str, objects: list[tuple[str, int]], epoch: int) -> list[bool]:
+        try:
+            helper = await self._started(epoch)
+            request = {"move": move, "url": url, "objects": objects, "epoch": epoch}
+            seconds = self._config.tier_timeout
+            line = await helper.request({"link": request, "seconds": seconds}, seconds)
+            return [bool(each) for each in line["linked"]]
+        except HelperError:
+            await self._end_helper()
+            raise
+        finally:
+            self._task = None
 
     def _owner(self) -> str:
         """Return the ID that owns the prefix: that of the server group, of this server, or of the leader of a replica

@@ -8,6 +8,7 @@
     copying        the copy of a key for another group
     moving         selects the records of keys that move to another group
     exporting      copies and records of keys that move, as one sequence
+    linking        references of copies to history objects that the other group has
     importing      applies what another group sends of keys that move to this group
     manykeys       changes and reads of many keys at once
     stringgroups   GETs, SETs, INCRs, and DECRs of different keys at once

@@ -5,7 +5,7 @@ Times are in the served time of this server. ``importing`` converts them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import groupby
 
 import zstandard
@@ -18,17 +18,19 @@ from storage.keyspace.values import String
 from storage.model import records
 from storage.model.timers import NEVER
 from storage.nodes.node import HEADER
+from storage.nodes.reference import is_reference
 from storage.streams.delayed import DelayedEntries
 from storage.streams.snapshot import Snapshot
 from storage.streams.stages import Stage
 
 
-def copy_of(ks: Keyspace, key: bytes) -> Iterator[bytes]:
+def copy_of(ks: Keyspace, key: bytes, refer: Callable[[bytes], bytes]) -> Iterator[bytes]:
     """Return the records that recreate a key, which must exist, as it is now. Nothing of the key may be unlogged.
 
     The iterator reads a stream node by node, while the key changes. It must be read to its end, or closed. It yields
     b"" for each attempt to read a node that is only in the object store. ``ks.pool.absent`` is then set, and the next
-    attempt follows when the iteration continues. Raises DamagedNodeError, as its steps do.
+    attempt follows when the iteration continues. ``refer``: returns the reference that the other group gets instead of
+    the entries of the node with this reference; b"": it gets the entries. Raises DamagedNodeError, as its steps do.
     """
     value, expire = ks.keys[key], ks.expires.get(key, NEVER)
     if isinstance(value, String):
@@ -37,7 +39,7 @@ def copy_of(ks: Keyspace, key: bytes) -> Iterator[bytes]:
     producers = [] if value.producers is None else value.producers.dumps()
     nodes = value.snapshot(value.first_ord, value.next_ord) if value.length else None
     delayed = _delayed(ks.delayed.get(key))
-    return _stream(key, value.meta(), nodes, groups, producers, delayed, expire)
+    return _stream(key, value.meta(), nodes, groups, producers, delayed, expire, refer)
 
 
 def _delayed(delayed: DelayedEntries | None) -> Snapshot | None:
@@ -49,13 +51,14 @@ def _delayed(delayed: DelayedEntries | None) -> Snapshot | None:
 def _stream(
     key: bytes, meta: bytes, nodes: Snapshot | None, groups: list[tuple[bytes, bytes, PendingTable]],
     producers: list[tuple[bytes, bytes]], delayed: Snapshot | None, expire: int,
+    refer: Callable[[bytes], bytes],
 ) -> Iterator[bytes]:  # fmt: skip
     try:
         yield records.copied(key, 0, meta)
         if nodes is not None:
             compressor = zstandard.ZstdCompressor()
             nodes.waits = True
-            for first, end, blob, dead in nodes.stored_form(compressor):
+            for first, end, blob, dead in nodes.stored_form(compressor, refer):
                 yield from _node(key, first, end, blob, dead) if blob else (b"",)
         yield records.copied(key, 1, meta)
         for name, group, pending in groups:
@@ -80,7 +83,8 @@ def _stream(
 def _node(key: bytes, first: int, end: int, blob: bytes, dead: list[int]) -> Iterator[bytes]:
     """Yield the records of a node. Those of the ordinals after its entries, which are all deleted, are limited."""
     stop = min(end, first + HEADER.unpack_from(blob)[3])
-    yield records.node(key, first, stop, _ranges([ordinal for ordinal in dead if ordinal < stop]), blob)
+    record = records.node_reference if is_reference(blob) else records.node
+    yield record(key, first, stop, _ranges([ordinal for ordinal in dead if ordinal < stop]), blob)
     while stop < end:
         begin, stop = stop, min(end, stop + MOST_DEAD)
         yield records.node(key, begin, stop, [(begin, stop)], b"")

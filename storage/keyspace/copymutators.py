@@ -3,7 +3,7 @@
 As in ``keyspace``, each mutator applies one effect and logs its record, and replay calls the same mutators. Strings,
 stages, fences, and delayed entries are copied with the records of their commands.
 
-    COPIED 0, NODE ..., COPIED 1, GROUPCOPY, PENDING ..., PRODUCER ...    a stream
+    COPIED 0, NODE or NODEREF ..., COPIED 1, GROUPCOPY, PENDING ..., PRODUCER ...    a stream
 
 Rule 1: a stream is valid after each of these records, so that checkpoints and copies to replicas need not wait.
 Rule 2: nodes are copied as the store has them, so that ordinals, to which later records refer, are the same.
@@ -16,6 +16,7 @@ from __future__ import annotations
 from storage.groups.group import Group
 from storage.keyspace.keyspace import Keyspace
 from storage.model import records
+from storage.nodes.reference import is_reference
 from storage.streams.stream import Stream
 
 MOST_DEAD = 1 << 16  # deleted ordinals in a NODE record
@@ -40,7 +41,8 @@ def add_node(
     """Add the next node, see ``Stream.add_copied_node``. ``dead``: ranges of deleted ordinals."""
     ks.before(key)
     stream.add_copied_node(first, end, [ordinal for start, stop in dead for ordinal in range(start, stop)], blob)
-    ks.stream_logged(key, stream, records.node(key, first, end, dead, blob))
+    record = records.node_reference if is_reference(blob) else records.node
+    ks.stream_logged(key, stream, record(key, first, end, dead, blob))
 
 
 def complete(ks: Keyspace, key: bytes, stream: Stream, meta: bytes) -> None:

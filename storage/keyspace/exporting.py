@@ -8,12 +8,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Final
 
 from resp.errors import AbsentNodeError
 from storage.keyspace.copying import copy_of, fence_copy, stage_copy
 from storage.keyspace.keyspace import Keyspace
+from storage.keyspace.linking import NOT_LINKED, LinkedObjects
 from storage.keyspace.moving import MovedRecords
 from storage.streams.stream import Stream
 
@@ -40,9 +41,13 @@ def letters_of(ks: Keyspace, names: list[bytes]) -> Iterator[tuple[bytes, bytes]
 class KeyExport:
     """The sequence. ``moves``: whether a key, a stage or a fence has one of the moving slots."""
 
-    def __init__(self, ks: Keyspace, moves: Callable[[bytes], bool]) -> None:
+    def __init__(
+        self, ks: Keyspace, moves: Callable[[bytes], bool], linked: Mapping[str, int] = NOT_LINKED
+    ) -> None:  # fmt: skip
+        """``linked``: see ``LinkedObjects``."""
         self.ks = ks
         self._moves = moves
+        self._linked = linked
         self._selection = MovedRecords(moves)
         self._selection.unstaged = set(ks.stages.by_name)
         self._selection.grown = set(ks.stages.by_name)
@@ -147,7 +152,7 @@ class KeyExport:
             yield
 
     def _copy(self, key: bytes) -> Iterator[None]:
-        for record in copy_of(self.ks, key):
+        for record in copy_of(self.ks, key, LinkedObjects(self._linked).refer):
             if not record:
                 self.absent = self.ks.pool.take_absent()
                 yield

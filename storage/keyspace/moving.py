@@ -40,6 +40,7 @@ def _heads() -> dict[int, int]:
         records.XGROUP: records.XGROUP_HEAD.size, records.CONSUMER: records.CONSUMER_HEAD.size,
         records.OWN: records.OWN_HEAD.size, records.FORGET: records.FORGET_HEAD.size,
         records.COPIED: records.COPIED_HEAD.size, records.NODE: records.NODE_HEAD.size,
+        records.NODEREF: records.NODE_HEAD.size,
         records.GROUPCOPY: records.IDS_HEAD.size, records.PENDING: records.PENDING_HEAD.size,
         records.PRODUCER: records.IDS_HEAD.size,
     }  # fmt: skip

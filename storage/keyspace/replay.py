@@ -24,6 +24,7 @@ from storage.keyspace.values import String
 from storage.model import records
 from storage.model.ids import MASK64
 from storage.model.records import split_ids
+from storage.nodes.reference import is_reference
 from storage.streams import tierafter
 from storage.streams.delayed import DelayedEntries
 from storage.streams.delayed import split as split_delay
@@ -517,7 +518,10 @@ def _apply_node(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
         or any(map(int.__ge__, borders, borders[1:]))
     ):
         raise CorruptError("a NODE record with invalid ordinals")
-    copymutators.add_node(ks, key, _need(ks, key), first, end, dead, part(batch, middle, stop))
+    blob = part(batch, middle, stop)
+    if is_reference(blob) != (batch[at] == records.NODEREF):
+        raise CorruptError("a NODE record with a reference, or a NODEREF record without one")
+    copymutators.add_node(ks, key, _need(ks, key), first, end, dead, blob)
 
 
 def _apply_group_copy(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
@@ -592,6 +596,7 @@ _APPLY: Final[dict[int, Callable[[Keyspace, bytes, int, int], None]]] = {
     records.IMPORTS: _apply_imports,
     records.COPIED: _apply_copied,
     records.NODE: _apply_node,
+    records.NODEREF: _apply_node,
     records.GROUPCOPY: _apply_group_copy,
     records.PENDING: _apply_pending,
     records.PRODUCER: _apply_producer,

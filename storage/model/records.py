@@ -60,6 +60,7 @@ A record is
     PENDING       klen u32 | glen u32 | dlen u32 | first u64 | due u64 | expire u64 | retry u64 | deliveries u64
                   | most u32 | owner u32 | kind u8 | key | group | dead-letter key | IDs
     PRODUCER      klen u32 | plen u32 | key | producer | dump
+    NODEREF       like NODE, with a reference instead of a blob (``storage.nodes.reference``)
 
 ``number`` identifies a consumer; 0 in OWN means no owner. Entries read are 2**64 - 1 if they are unknown. The entries
 of a RUN have the same millisecond and consecutive sequence numbers from seq on.
@@ -118,6 +119,7 @@ GROUPCOPY: Final = 37
 PENDING: Final = 38
 PRODUCER: Final = 39
 TIER: Final = 40
+NODEREF: Final = 41
 
 HEAD: Final = Struct(">BI")
 APPEND_HEAD: Final = Struct(">BIIQQ")  # APPEND, DELAY
@@ -322,6 +324,12 @@ def node(key: bytes, first: int, end: int, dead: Sequence[tuple[int, int]], blob
     """Return a NODE record. ``dead``: ranges of deleted ordinals, with start and stop. ``blob``: empty if all are."""
     ranges = b"".join([BORDERS.pack(*one) for one in dead])
     return _named(NODE, NODE_HEAD, (key,), (first, end, len(dead)), ranges + blob)
+
+
+def node_reference(key: bytes, first: int, end: int, dead: Sequence[tuple[int, int]], reference: bytes) -> bytes:
+    """Return a NODEREF record. ``dead``: ranges of deleted ordinals, with start and stop."""
+    ranges = b"".join([BORDERS.pack(*one) for one in dead])
+    return _named(NODEREF, NODE_HEAD, (key,), (first, end, len(dead)), ranges + reference)
 
 
 def group_copy(key: bytes, name: bytes, meta: bytes) -> bytes:

@@ -9,6 +9,7 @@ from storage.model.tombstones import Tombstones
 from storage.nodes.cache import NodeCache
 from storage.nodes.draft import Draft
 from storage.nodes.packed import AnyNode, open_stored
+from storage.nodes.reference import is_reference
 
 
 class NodeStore(Protocol):
@@ -17,6 +18,12 @@ class NodeStore(Protocol):
     def load(self, sid: int, first_ord: int, first_id: int) -> bytes:
         """Return the node's blob. Raises CorruptError if the store does not have it, AbsentNodeError if only the object
         store does."""
+
+    def raw(self, sid: int, first_ord: int, first_id: int) -> bytes:
+        """Return a node's blob, or the reference that the store has. Raises CorruptError if it has neither."""
+
+    def resolve(self, raw: bytes, sid: int, first_ord: int, first_id: int) -> bytes:
+        """Return the blob of the node with a reference that is not stored yet. Raises as load() does."""
 
     def pin(self) -> NodeStore:
         """Return a view of the current store, which does not change until its release()."""
@@ -34,7 +41,10 @@ def open_sealed(
     """Open a sealed node, see open_stored(). ``blob``: None if the node is in the store."""
     if isinstance(blob, Draft):
         return blob.unpack()
-    blob = blob or store.load(sid, first_ord, first_id)
+    if blob is None:
+        blob = store.load(sid, first_ord, first_id)
+    elif is_reference(blob):
+        blob = store.resolve(blob, sid, first_ord, first_id)
     return open_stored(blob, sid, first_ord, first_id, count, tombstones)
 
 
@@ -58,8 +68,8 @@ class NodePool:
     """Store, cache, and limits. The limits may be changed at any time."""
 
     __slots__ = (
-        "absent", "ahead", "bytes", "cache", "damaged", "drafted", "drafts", "dropped", "idmp_most", "idmp_ms",
-        "max_bytes", "max_entries", "most_drafted", "publish_written", "store", "tiered", "unstored",
+        "absent", "adopted", "ahead", "bytes", "cache", "damaged", "drafted", "drafts", "dropped", "idmp_most",
+        "idmp_ms", "max_bytes", "max_entries", "most_drafted", "publish_written", "store", "tiered", "unstored",
     )  # fmt: skip
 
     def __init__(self, store: NodeStore, cache: NodeCache) -> None:
@@ -80,6 +90,7 @@ class NodePool:
         # the node that a snapshot has met which is only in the object store; for whoever reads the snapshot
         self.absent: AbsentNodeError | None = None
         self.tiered = False  # the store has nodes that are only in the object store
+        self.adopted = False  # the log has got references to such nodes since the start
         self.ahead = 0  # memory of delayed entries that were read before their turn
         # the drafts that streams hold, in the order of their creation, with the stream and the first ordinal
         self.drafts: dict[Draft, tuple[DraftOwner, int]] = {}

@@ -5,7 +5,7 @@ replies.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import zstandard
@@ -16,9 +16,14 @@ from storage.nodes.draft import Draft, blob_bytes
 from storage.nodes.node import ActiveNode, Node, active_blob
 from storage.nodes.packed import AnyNode
 from storage.nodes.pool import NodePool, NodeStore, open_sealed
+from storage.nodes.reference import is_reference
 
 SNAPSHOT_BYTES: Final = 1000  # memory of the objects
 _NOTHING: Final = ActiveNode()
+
+
+def _never(_reference: bytes) -> bytes:
+    return b""
 
 
 class Snapshot:
@@ -120,16 +125,23 @@ class Snapshot:
         finally:
             self.close()
 
-    def stored_form(self, compressor: zstandard.ZstdCompressor) -> Iterator[tuple[int, int, bytes, list[int]]]:
+    def stored_form(
+        self, compressor: zstandard.ZstdCompressor, refer: Callable[[bytes], bytes] = _never
+    ) -> Iterator[tuple[int, int, bytes, list[int]]]:  # fmt: skip
         """Yield the nodes as the store has them: first ordinal, the ordinal after it and after deleted entries that
-        follow it, the blob, and the deleted ordinals of the range among them. Blobs can be empty, see _parts()."""
+        follow it, the blob, and the deleted ordinals of the range among them. Blobs can be empty, see _parts().
+        ``refer``: returns what to yield instead of the blob with this reference; b"": the blob itself."""
         try:
             for number in range(len(self._borders) - 1):
                 first, end = self._borders[number], self._borders[number + 1]
                 blob = self._blobs.pop(first, None)
-                if blob is None:
-                    while (blob := self._loaded(number)) is None:
-                        yield first, end, b"", []
+                if blob is None or (isinstance(blob, bytes) and is_reference(blob)):
+                    self._blob_bytes -= len(blob or b"")
+                    raw = blob or self._raw(number)
+                    blob = refer(raw) if is_reference(raw) else raw
+                    if not blob:
+                        while (blob := self._loaded(number, raw)) is None:
+                            yield first, end, b"", []
                 elif isinstance(blob, Draft):
                     self._blob_bytes -= blob_bytes(blob)
                     blob = blob.seal(compressor)
@@ -142,10 +154,24 @@ class Snapshot:
         finally:
             self.close()
 
-    def _loaded(self, number: int) -> bytes | None:
-        """Return the blob of a stored node, or None if it is absent and the reader waits for it."""
+    def references(self) -> Iterator[bytes]:
+        """Yield the reference of each sealed node; b"" for nodes that have their entries here."""
         try:
-            return self._pinned().load(self._sid, self._borders[number], self._ms[number] << 64 | self._seq[number])
+            for number, first in enumerate(self._borders[:-1]):
+                blob = self._blobs.get(first)
+                raw = self._raw(number) if blob is None else blob
+                yield raw if isinstance(raw, bytes) and is_reference(raw) else b""
+        finally:
+            self.close()
+
+    def _raw(self, number: int) -> bytes:
+        return self._pinned().raw(self._sid, self._borders[number], self._ms[number] << 64 | self._seq[number])
+
+    def _loaded(self, number: int, raw: bytes) -> bytes | None:
+        """Return the blob of the node with a reference, or None if it is absent and its reader waits."""
+        first_id = self._ms[number] << 64 | self._seq[number]
+        try:
+            return self._pinned().resolve(raw, self._sid, self._borders[number], first_id)
         except AbsentNodeError as error:
             self._wait_for(error)
             return None
@@ -234,13 +260,14 @@ class Snapshot:
     def _node(self, number: int, stop: int) -> AnyNode:
         """Return sealed node ``number`` of the range, with at least ``stop`` entries. Called once per node."""
         view, first = self._pinned(), self._borders[number]
-        blob = self._blobs.pop(first, None)
-        if blob is not None:
-            self._blob_bytes -= blob_bytes(blob)
+        blob = self._blobs.get(first)
         # nodes opened after a later checkpoint may lack the bytes of entries that were deleted since
         node = self._pool.cache.get(self._sid, first) if view.is_current() else None
         if node is None or len(node) < stop:  # after a reload with other limits, the cached node can end elsewhere
             first_id = self._ms[number] << 64 | self._seq[number]
             count = self._borders[number + 1] - first
             node = open_sealed(blob, view, self._sid, first, first_id, count, self._tombstones)
+        if blob is not None:  # only now: an absent node is opened again
+            del self._blobs[first]
+            self._blob_bytes -= blob_bytes(blob)
         return node

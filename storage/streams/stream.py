@@ -37,6 +37,7 @@ from storage.nodes.index import NODE_BYTES
 from storage.nodes.node import active_blob
 from storage.nodes.packed import open_packed
 from storage.nodes.pool import NodePool
+from storage.nodes.reference import is_reference, unpack
 from storage.streams import metadata
 from storage.streams.capture import StreamCapture
 from storage.streams.metadata import LONE, RAISED, StreamMeta
@@ -391,14 +392,15 @@ class Stream(StreamReads):
 
     def add_copied_node(self, first: int, end: int, dead: list[int], blob: bytes) -> None:
         """Add the next node of a copy, whose range of ordinals ends before ``end``. ``dead``: deleted ordinals among
-        them, ascending. ``blob`` b"": all are deleted. Raises CorruptError if the node does not fit."""
-        node = open_packed(blob) if blob else None
+        them, ascending. ``blob`` b"": all are deleted. It can be a reference. Raises CorruptError if the node does not
+        fit."""
+        count, first_id, last_id = _borders_of(blob) if blob else (0, 0, 0)
         begin = max(self.next_ord, first)
         if (
             not (self.next_ord == first or (self.first_ord == self.next_ord and first <= self.next_ord)) or end <= begin
             or (dead and (dead[0] < begin or dead[-1] >= end or dead[0] == self.first_ord))
-            or (node is None and (len(dead) != end - begin or self.first_ord == self.next_ord))
-            or (node is not None and (len(node) > end - first or node.id_at(len(node) - 1) > self.last_id))
+            or (not count and (len(dead) != end - begin or self.first_ord == self.next_ord))
+            or (count and (count > end - first or last_id > self.last_id))
         ):  # fmt: skip
             raise CorruptError("a copied node that does not fit its stream")
         if dead:
@@ -406,8 +408,10 @@ class Stream(StreamReads):
             size = tombstones.bytes
             tombstones.add(dead)
             self.pool.bytes += tombstones.bytes - size
-        if node is not None:
-            self._push(first, node.first_id, blob, len(blob))
+        if count:
+            self._push(first, first_id, blob, len(blob))
+            if is_reference(blob):
+                self.pool.tiered = self.pool.adopted = True
             if dead and self.tombstones is not None:
                 self.tombstones.thin.add(first)
         self.next_ord = self._active_ord = end
@@ -492,3 +496,15 @@ class Stream(StreamReads):
             for blob in self._sealed.blobs.values():
                 if isinstance(blob, Draft):
                     self.pool.drop_draft(blob)
+
+
+def _borders_of(blob: bytes) -> tuple[int, int, int]:
+    """Return the number of entries in a blob, or those of a reference, and the first and the last ID.
+
+    Raises CorruptError.
+    """
+    if is_reference(blob):
+        found = unpack(blob)
+        return found.entries, found.first_id, found.last_id
+    node = open_packed(blob)
+    return len(node), node.first_id, node.id_at(len(node) - 1)

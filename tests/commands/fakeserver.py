@@ -32,6 +32,12 @@ class EmptyStore:
     def load(self, sid: int, first_ord: int, first_id: int) -> bytes:
         raise AssertionError("nothing was stored")
 
+    def raw(self, sid: int, first_ord: int, first_id: int) -> bytes:
+        raise AssertionError("nothing was stored")
+
+    def resolve(self, raw: bytes, sid: int, first_ord: int, first_id: int) -> bytes:
+        raise AssertionError("nothing was stored")
+
     def is_current(self) -> bool:
         return True
 

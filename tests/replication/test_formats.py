@@ -344,7 +344,7 @@ def test_it_follows_a_leader_that_ignores_what_it_reads(servers: Cluster) -> Non
     with FakeLeader(lambda offset: going_on()) as fake:
         replica.follow(fake.port)
         wait_until(lambda: replica.link_up, "it follows")
-        assert [b"REPLCONF", b"tidelog", b"1", b"capa", b"format-9", b"capa", b"repair"] in fake.requests
+        assert [b"REPLCONF", b"tidelog", b"1", b"capa", b"format-10", b"capa", b"repair"] in fake.requests
 
 
 # -- both ----------------------------------------------------------------------------------------------------

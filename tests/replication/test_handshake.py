@@ -23,7 +23,7 @@ pytestmark = pytest.mark.quick
 ID = "0123456789abcdef0123456789abcdef01234567"
 
 INTRODUCED = (
-    b"*7\r\n$8\r\nREPLCONF\r\n$7\r\ntidelog\r\n$1\r\n1\r\n$4\r\ncapa\r\n$8\r\nformat-9\r\n$4\r\ncapa\r\n$6\r\nrepair\r\n"
+    b"*7\r\n$8\r\nREPLCONF\r\n$7\r\ntidelog\r\n$1\r\n1\r\n$4\r\ncapa\r\n$9\r\nformat-10\r\n$4\r\ncapa\r\n$6\r\nrepair\r\n"
 )
 # request, reply
 PLAIN = [

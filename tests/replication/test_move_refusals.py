@@ -126,3 +126,15 @@ def test_slots_with_the_dead_letters_of_keys_that_stay(pair: tuple[Node, Node]) 
         assert raw("TCLUSTER", "ASSIGN", "7365", "TO", "2") == b"OK"
         assert two.say("TCLUSTER", "ASSIGN", "7365", "TO", "1") == b"OK"
         raw("DEL", "{b}k")
+
+
+def test_links_that_are_refused(pair: tuple[Node, Node]) -> None:
+    one, _ = pair
+    link = ("TCLUSTER", "IMPORT", "ab" * 16, "LINK", "/prefix")
+    for words, error in (
+        ((), "syntax error"), (("object",), "syntax error"), (("object", "1", "other"), "syntax error"),
+        (("object", "-1"), "must be positive"), (("object", "x"), "not an integer"),
+        (("object", "1") * 65, "a request has more than 64 objects"),
+        (("object", "1"), "the import has ended"),
+    ):  # fmt: skip
+        assert error in str(one.say(*link, *words)), words

@@ -84,8 +84,12 @@ def test_entries_that_are_only_in_the_object_store_move(servers: Cluster, tmp_pa
     wait_until(lambda: not groups.agree()["moves"], "the end of the move")
     wait_until(lambda: seen(two) == before, "the entries, once a second has passed since the last failure")
     empty_cache(two)
+    # the new owner links no objects without tier-free, and gets the entries
+    assert one.say("CONFIG", "SET", "tier-free", "no") == b"OK"
     groups.move("15495", to="1", at=2)
     assert seen(one) == before
+    assert two.logged("0 of 1 history objects of the moving slots are linked")
+    assert one.say("CONFIG", "SET", "tier-free", "yes") == b"OK"
     # the new owner copies everything below its own prefix, frees it, and does not need the other prefix
     wait_until_freed(one, 30)
     (tmp_path / "2").rename(tmp_path / "away")
@@ -93,5 +97,6 @@ def test_entries_that_are_only_in_the_object_store_move(servers: Cluster, tmp_pa
     assert seen(one) == before
     (tmp_path / "away").rename(tmp_path / "2")
     empty_cache(one)
+    assert two.say("CONFIG", "SET", "tier-free", "no") == b"OK"
     groups.move("15495", to="2", at=1)
     assert seen(two) == before, "and back"

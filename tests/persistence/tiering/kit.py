@@ -60,6 +60,9 @@ class FaultyFiles:
     def create(self, name: str, data: bytes) -> None:
         self._call(lambda: self.files.create(name, data))
 
+    def link(self, name: str, files: Files, other: str) -> None:
+        self._call(lambda: self.files.link(name, files, other))
+
     def remove(self, name: str) -> None:
         self._call(lambda: self.files.remove(name))
 
