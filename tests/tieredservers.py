@@ -34,6 +34,7 @@ from storage.nodes.node import HEADER
 from storage.nodes.reference import Reference
 
 EMPTIED: Final = 3  # the cache is emptied at each third time that nodes are freed
+SECONDS: Final = 600  # for a test: many of them take several times as long
 URL: Final = "/tiered"
 OPTIONS: Final = {
     "tier_url": URL, "tier_after": "0", "tier_free": "yes", "stream_node_max_entries": "1", "node_cache_size": "0",
@@ -53,6 +54,9 @@ DIFFERENT: Final = {
         "a read of several streams with a group ends at entries that are not in the cache",
     "test_delivered_replies.py::test_what_only_the_reply_has_is_counted_and_limited":
         "a read of a group's history ends at entries that are not in the cache",
+    "test_evicting_batches.py::test_changes_are_counted_as_redis_does": "a checkpoint resets the number of changes",
+    "test_evicting_batches.py::test_one_eviction_is_logged":
+        "a checkpoint resets the number of changes, and calls that wait are not executed as one",
     "test_xrange.py::test_what_was_deleted_in_the_middle_is_not_there": "it calls the keyspace, which can't wait",
     "test_xreadgroup.py::test_a_long_read_is_streamed": "a claim ends at entries that are not in the cache",
     "test_xreadgroup.py::test_claim_comes_to_messages_behind_many_that_are_gone":
@@ -186,6 +190,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         reason = DIFFERENT.get(f"{item.path.name}::{item.nodeid.partition('::')[2].partition('[')[0]}")
         if reason is not None:
             item.add_marker(pytest.mark.skip(reason=reason))
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(SECONDS))
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -163,6 +163,19 @@ def test_an_append_evicts_all_that_its_limit_excludes(tmp_path: Path) -> None:
             assert client("XRANGE", "a", "-", "+", "COUNT", 1) == [entries[COUNT + added - left]]
 
 
+def test_similar_appends_wait_for_the_end_of_their_eviction(tmp_path: Path) -> None:
+    """They are executed as one call, which has changed nothing when it finds that an entry is not in the cache."""
+    with freed(tmp_path / "target") as (server, _), Raw(server.port) as client:
+        for left, words in (
+            (202, ("TAPPEV", "a", "MINID", "14.0")), (170, ("TAPPEV", "a", "COUNT", "170")),
+            (155, ("XADD", "a", "MAXLEN", "=", "155", "*")), (152, ("XADD", "a", "MINID", "=", "94-0", "*")),
+        ):  # fmt: skip
+            empty_cache(server)
+            replies = client.pipeline(*[(*words, "n", str(number)) for number in range(10)])
+            assert all(isinstance(reply, bytes) for reply in replies), replies
+            assert client("XLEN", "a") == left
+
+
 def test_blocked_clients_wait_for_old_entries(tmp_path: Path) -> None:
     with freed(tmp_path / "target") as (server, entries), Raw(server.port) as client, Raw(server.port) as blocked:
 
