@@ -76,11 +76,11 @@ def read_group(ctx: Context, key: bytes, position: ReadPosition, options: TreadO
         elif position.zero:
             offset = stream.evicted_to  # the position of the oldest entry: nothing counts as missing
         deadline = served + options.ttl if options.ttl else NEVER
-        group = groupmutators.set_group(ks, key, stream, name, offset, options.ttl, deadline)
+        group = _set_group(ctx, key, stream, name, offset, options.ttl, deadline)
         ks.notify(events.STREAM, b"tgroup-create", key)
     elif group.ttl != options.ttl:
         deadline = served + options.ttl if options.ttl else NEVER
-        groupmutators.set_group(ks, key, stream, name, group.offset, options.ttl, deadline)
+        _set_group(ctx, key, stream, name, group.offset, options.ttl, deadline)
     else:
         group.touch(served)
     if (options.count > DUE_AT_ONCE or options.max_bytes) and _is_long(stream, group, options, served):
@@ -91,6 +91,17 @@ def read_group(ctx: Context, key: bytes, position: ReadPosition, options: TreadO
         return reply
     null = encode.null_array(ctx.session.proto)
     return null if ctx.in_exec else GroupRead(key, options.deadline(now), null, options)
+
+
+def _set_group(
+    ctx: Context, key: bytes, stream: Stream, name: bytes, offset: int, ttl: int, deadline: int
+) -> Group:  # fmt: skip
+    """Create or change the group. If the read is repeated because it has to wait for entries, the group remains."""
+    ks = ctx.ks
+    before = len(ks.log) + ks.changes.count
+    group = groupmutators.set_group(ks, key, stream, name, offset, ttl, deadline)
+    ks.repeatable += len(ks.log) + ks.changes.count - before
+    return group
 
 
 def _is_long(stream: Stream, group: Group, options: TreadOptions, served: int) -> bool:

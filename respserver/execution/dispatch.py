@@ -269,7 +269,8 @@ class Dispatcher:
                 and denied(conn.session.user, command, argv, self._ctx.ks) is None
             )
         ):  # fmt: skip
-            self._before = mark_of(self._ctx.ks)
+            ks = self._ctx.ks
+            before = mark_of(ks) if ks.pool.tiered else 0
             try:
                 answer = command.alike(self._ctx, argv, alike.bodies)
                 self._calls = len(alike.bodies)
@@ -277,7 +278,7 @@ class Dispatcher:
                     return answer
             except Exception as error:  # noqa: BLE001 - the first call has failed; the others are called
                 calls[at : at + 1] = alike.calls()
-                if isinstance(error, AbsentNodeError) and mark_of(self._ctx.ks) == self._before:
+                if isinstance(error, AbsentNodeError) and mark_of(ks) == before:
                     return None  # called alone, it waits
                 self._calls = 1
                 return self._failures.reply(argv, error, command)

@@ -163,6 +163,21 @@ def test_an_append_evicts_all_that_its_limit_excludes(tmp_path: Path) -> None:
             assert client("XRANGE", "a", "-", "+", "COUNT", 1) == [entries[COUNT + added - left]]
 
 
+def test_the_first_read_of_a_group_waits_for_old_entries(tmp_path: Path) -> None:
+    """It creates the group, or changes its time to live, and is repeated."""
+    with freed(tmp_path / "target") as (server, entries), Raw(server.port) as client:
+        expected = [[entry[0].replace(b"-", b"."), *entry[1]] for entry in entries]
+        for at, ttl in enumerate((0, 60_000, 0)):
+            empty_cache(server)
+            found = client("TREAD", "a", "0", 50, "GROUP", "g", ttl)
+            assert found == expected[50 * at : 50 * at + 50]
+            assert len(client("TGROUP", "LIST", "a")) == 1
+        empty_cache(server)
+        assert client("TREAD", "a", "0", 1, "GROUP", "h", 0, "RETRY", 10_000, 0) == expected[:1]
+        empty_cache(server)
+        assert client("XREADGROUP", "GROUP", "h", "new", "COUNT", 1, "STREAMS", "a", ">") == [[b"a", entries[1:2]]]
+
+
 def test_similar_appends_wait_for_the_end_of_their_eviction(tmp_path: Path) -> None:
     """They are executed as one call, which has changed nothing when it finds that an entry is not in the cache."""
     with freed(tmp_path / "target") as (server, _), Raw(server.port) as client:
