@@ -58,9 +58,13 @@ DIFFERENT: Final = {
     "test_evicting_batches.py::test_one_eviction_is_logged":
         "a checkpoint resets the number of changes, and calls that wait are not executed as one",
     "test_xrange.py::test_what_was_deleted_in_the_middle_is_not_there": "it calls the keyspace, which can't wait",
+    "test_xread_limits.py::test_a_group_does_not_read_what_the_reply_lacks":
+        "a read of several streams with a group ends at entries that are not in the cache",
+    "test_xread_limits.py::test_a_long_group_read": "a read with a group ends at entries that are not in the cache",
     "test_xreadgroup.py::test_a_long_read_is_streamed": "a claim ends at entries that are not in the cache",
     "test_xreadgroup.py::test_claim_comes_to_messages_behind_many_that_are_gone":
         "a read that is repeated looks at more messages",
+    "test_xtrim.py::test_acked_against_a_plain_list": "an eviction can stop at entries that are not in the cache",
 }  # fmt: skip
 REFUSED: Final = {"cluster_enabled", "tier_url", "group"}  # servers with these directives are started as they are
 
