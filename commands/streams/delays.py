@@ -138,12 +138,12 @@ def _page(ctx: Context, delayed: DelayedEntries, since: Cursor, count: int) -> b
     ks, cache = ctx.ks, ctx.ks.pool.cache
     before, size = cache.misses, 0
     rows = sorted(
-        [(at + ks.away, 0, at, ordinal) for at, ordinal in delayed.listed(0, since[0], count + 1)]
-        + [(at, WALL, at, ordinal) for at, ordinal in delayed.listed(WALL, since[1], count + 1)]
+        [(at + ks.away, ordinal, 0, at) for at, ordinal in delayed.listed(0, since[0], count + 1)]
+        + [(at, ordinal, WALL, at) for at, ordinal in delayed.listed(WALL, since[1], count + 1)]
     )
     following = list(since)
     parts: list[bytes] = []
-    for unix, wall, at, ordinal in rows:
+    for unix, ordinal, wall, at in rows:
         following[wall] = at, ordinal
         if len(parts) == count or size >= LISTED_BYTES or cache.misses - before >= LISTED_NODES:
             break

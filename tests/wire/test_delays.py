@@ -147,6 +147,20 @@ def test_a_list_is_in_due_order_and_in_pages(hand: RunningServer, c: Raw) -> Non
     assert len(listed(c, "COUNT", 1000)) == 50 - 7
 
 
+def test_entries_of_one_due_time_are_listed_as_they_will_join(hand: RunningServer, c: Raw) -> None:
+    due = now(hand) + 100
+    for number, when in enumerate((("AT", due), ("IN", 100), ("AT", due), ("IN", 100))):
+        c("TDELAY", "s", *when, "n", number)
+    found, cursor = [], b"0"
+    for _ in range(4):
+        cursor, rows = c("TDELAY", "s", "LIST", cursor, "COUNT", 1)
+        found += [row[1:] for row in rows]
+    assert found == [[due, b"n", b"%d" % number] for number in range(4)]
+    assert cursor == b"0"
+    hand.advance(100)
+    assert entries(c) == [[b"n", b"%d" % number] for number in range(4)]
+
+
 def test_a_page_of_large_entries_is_bounded(hand: RunningServer, c: Raw) -> None:
     for number in range(5):
         c("TDELAY", "s", "IN", 1000 + number, "v", "x" * 600_000)
