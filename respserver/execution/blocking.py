@@ -167,6 +167,7 @@ class Blocking:
         self._ctx = Context(parts.data.ks, server, None)  # type: ignore[arg-type]  # set for each waiter
         self.count = 0  # number of clients that wait
         self._queues: dict[bytes, dict[bytes | None, WaitQueue]] = {}  # keyed by key and group; no queue is empty
+        self._fetching: set[tuple[bytes, bytes | None]] = set()  # queues that wait for entries from the object store
         self._awaiting: dict[Waiter, Await] = {}  # in the order in which they began to wait
         self._deadlines: list[tuple[int, int, Waiter]] = []  # heap: monotonic ms, number, waiter
         self._number = 0
@@ -235,7 +236,7 @@ class Blocking:
     def _schedule_due(self, key: bytes, name: bytes) -> None:
         """Schedule wake() to serve the queue when the next pending entry that its clients want becomes available."""
         group = self._group(key, name)
-        if group is None:
+        if group is None or (key, name) in self._fetching:
             return
         line = self._queues[key][name]
         for wants in (*line.wants, DUE_MESSAGES) if line.together else line.wants:
@@ -405,18 +406,26 @@ class Blocking:
             before = mark_of(self._data.ks)
             return block.serve(self._ctx, key)
         except Exception as error:  # noqa: BLE001 - another client's command signalled the key
-            if isinstance(error, AbsentNodeError) and self._fetches(waiter, key, error, before):
+            if isinstance(error, AbsentNodeError) and self._fetches(waiter, key, name, error, before):
                 return None
             return self._failures.reply([b"a blocked read"], error, lookup(waiter.argv), name is not None)
 
-    def _fetches(self, waiter: Waiter, key: bytes, error: AbsentNodeError, before: int) -> bool:
+    def _fetches(self, waiter: Waiter, key: bytes, name: bytes | None, error: AbsentNodeError, before: int) -> bool:
         """Fetch entries from the object store, and then signal the key, so that the client is served again. Returns
-        whether it can be: not if its call has changed anything since ``before``."""
+        whether it can be: not if its call has changed anything since ``before``.
+
+        Meanwhile, a message that is due remains due, and the queue is not scheduled for it.
+        """
         if error.failed or mark_of(self._data.ks) != before or waiter.fetches >= MOST:
             return False
         waiter.fetches += 1
-        self._fetch(error, lambda: self._signal(key))
+        self._fetching.add((key, name))
+        self._fetch(error, lambda: self._fetched(key, name))
         return True
+
+    def _fetched(self, key: bytes, name: bytes | None) -> None:
+        self._fetching.discard((key, name))
+        self._signal(key)
 
     def _signal(self, key: bytes) -> None:
         self._data.ks.ready.append(key)

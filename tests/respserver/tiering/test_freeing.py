@@ -212,6 +212,24 @@ def test_blocked_clients_wait_for_old_entries(tmp_path: Path) -> None:
         assert woken(("XREAD", "BLOCK", 0, "STREAMS", "b", "$"), ("RENAME", "a", "b")) == [[b"b", entries]]
 
 
+def test_a_blocked_client_waits_for_a_due_message_without_spinning(tmp_path: Path) -> None:
+    """The message remains due while its entry is read, which takes as long as the object store does."""
+    with freed(tmp_path / "target") as (server, _), Raw(server.port) as client, Raw(server.port) as blocked:
+        share = ("GROUP", "g", 0, "RETRY", 1000, 60_000)
+        (reader,) = eventually(lambda: readers(server))
+        given = client("TREAD", "a", "0", COUNT, *share)
+        assert len(given) == COUNT
+        with stopped(reader):
+            empty_cache(server)
+            blocked.send("TREAD", "a", "0", 1, "BLOCK", 0, *share)
+            eventually(lambda: b"blocked_clients:1" in client("INFO", "clients"), "the client does not block")
+            eventually(lambda: fields(client)["tier_waiting_reads"] != "0")
+            for _ in range(50):
+                assert client("PING") == b"PONG"
+            assert fields(client)["tier_waiting_reads"] == "1"
+        assert blocked.read() == given[:1]
+
+
 def test_transactions(tmp_path: Path) -> None:
     """EXEC waits if nothing was written before. WATCH holds meanwhile."""
     with freed(tmp_path) as (server, entries), Raw(server.port) as client, Raw(server.port) as other:
