@@ -184,7 +184,7 @@ def check_all(groups: Groups, top: str, before: list[Any], ended: str = "either"
 def wait_until_swept(*nodes: Node) -> None:
     """Wait until three passes have begun and ended."""
     for node in nodes:
-        assert node.say("SAVE") == b"OK"
+        wait_until(lambda node=node: node.say("SAVE") == b"OK", "no other checkpoint is in progress")  # type: ignore[misc]
         passes = count(node, "tier_passes") + 3
         wait_until(lambda node=node, passes=passes: count(node, "tier_passes") >= passes, "three passes")  # type: ignore[misc]
 

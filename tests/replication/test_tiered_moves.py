@@ -52,7 +52,7 @@ def fill(node: Node) -> None:
 
 def wait_until_freed(node: Node, nodes: int) -> None:
     with Raw(node.port) as client:
-        assert client("SAVE") == b"OK"
+        wait_until(lambda: client("SAVE") == b"OK", "no other checkpoint is in progress")
         wait_until(lambda: int(fields(client)["tier_freed_nodes"]) >= nodes, "nodes that have left the store")
 
 
