@@ -230,7 +230,7 @@ SLOT_MUTATIONS: dict[str, SlotMutation] = {
     ),
     "old plan is carried out": SlotMutation(
         old_plan_is_carried_out,
-        _case(7, "pause", "cut_off", members=1, groups=3, movers=6, pauses=0.5),
+        _case(1, "pause", "cut_off", members=1, groups=3, movers=6, pauses=0.5),
         "leaves group",
     ),
     "epoch is not written": SlotMutation(epoch_is_not_written, _case(1, "failover", "lost_replies"), "leaves group"),
@@ -238,7 +238,7 @@ SLOT_MUTATIONS: dict[str, SlotMutation] = {
         lost_reply_is_a_failure, _case(1, "lost_replies", "lost_swap", **_ALONE), "has two owners"
     ),
     "emptiness is not confirmed": SlotMutation(
-        emptiness_is_not_confirmed, _case(15, "slow", "one_way", "kill", pauses=0.01), "leaves group"
+        emptiness_is_not_confirmed, _case(33, "slow", "one_way", "kill", pauses=0.01), "leaves group"
     ),
     "writes are not noted": SlotMutation(
         writes_are_not_noted, _case(1, keys=8, pauses=0.02, **_ALONE), "leaves group"
@@ -253,6 +253,6 @@ SLOT_MUTATIONS: dict[str, SlotMutation] = {
     ),
     "moved keys stay": SlotMutation(moved_keys_stay, _case(3, **_KEYS), "are there, and were deleted"),
     "deletion is not confirmed": SlotMutation(
-        deletion_is_not_confirmed, _case(14, "slow", "one_way", "kill", movers=3, with_keys=True), "leaves group"
+        deletion_is_not_confirmed, _case(2, "slow", "one_way", "kill", movers=3, with_keys=True), "leaves group"
     ),
 }
