@@ -80,6 +80,9 @@ class Client:
         """Connect. Raises LostError."""
         return await Connection.to(self._ports[member])
 
+    def _is_expected(self, error: str) -> bool:
+        return error.startswith(self.expected) or (self.tolerant() and "damaged data" in error)
+
     async def _run(self) -> None:
         try:
             while not self.stopping:
@@ -96,7 +99,7 @@ class Client:
                 except LostError:
                     pass
                 except RefusedError as error:
-                    if not (str(error).startswith(self.expected) or (self.tolerant() and "damaged data" in str(error))):
+                    if not self._is_expected(str(error)):
                         self._trouble(f"{type(self.work).__name__} at {member}: {error}")
                 finally:
                     connection.close()

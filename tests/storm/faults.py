@@ -12,19 +12,22 @@ import signal
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from tests.simulation.clients import LostError, RefusedError
 from tests.storm.clients import Connection
-from tests.storm.members import STOPPED, Coordinator, EtcdCoordinator, Member
+from tests.storm.members import STOPPED, Coordinator, EtcdCoordinator, Member, send
 from tests.storm.network import Network
 
 WEIGHTS: Final = {
     "kill": 3, "pause": 3, "power": 3, "blackout": 1, "cut": 2, "reset": 2, "silence": 2, "one_way": 2, "isolate": 2,
     "delay": 1, "clients": 1, "cut_off": 2, "blind": 1, "failover": 2, "restart": 1, "flip": 2,
     "etcd_kill": 2, "etcd_stop": 2, "quorum": 1, "lost_replies": 2,
+    "freeze": 2, "helper_kill": 2, "helper_stop": 2, "away": 1,
 }  # fmt: skip
 ETCD: Final = ("etcd_kill", "etcd_stop", "quorum", "lost_replies")
+HISTORY: Final = ("freeze", "helper_kill", "helper_stop", "away")  # with an object store; "away": in a directory
 POWER: Final = ("power", "blackout")
 
 
@@ -38,6 +41,7 @@ class Faults:
         self.members, self.clients, self.network, self.coordinator = members, clients, network, coordinator
         self.random, self.note = chance, note
         self.counts: Counter[str] = Counter()
+        self.history: Path | None = None  # the directory with the objects of all groups
         self.overlapping = 0  # faults that began during another one
         self._running: set[asyncio.Task[None]] = set()
 
@@ -286,3 +290,43 @@ class Faults:
         """The requests of a member reach etcd, but no reply reaches the member."""
         member = self._any()
         await self._silent([(server, member.name) for server in self.coordinator.servers])
+
+    # -- the history -----------------------------------------------------------------------------------------------
+    async def _freeze(self) -> None:
+        """A server stops with its helpers, as a virtual machine does. They continue with what they were doing."""
+        member = self._any()
+        pids = [member.pid, *member.helpers()]
+        self.note(f"freeze {member.name}{' (leader)' if member.leads else ''}")
+        await self._stopped([pid for pid in pids if pid is not None])
+        self.note(f"continue {member.name}")
+
+    async def _helper_kill(self) -> None:
+        member = self._any()
+        self.note(f"kill the helpers of {member.name}{' (leader)' if member.leads else ''}")
+        for pid in member.helpers():
+            send(pid, signal.SIGKILL)
+
+    async def _helper_stop(self) -> None:
+        member = self._any()
+        self.note(f"stop the helpers of {member.name}{' (leader)' if member.leads else ''}")
+        await self._stopped(member.helpers())
+        self.note(f"continue the helpers of {member.name}")
+
+    async def _stopped(self, pids: list[int]) -> None:
+        for pid in pids:
+            send(pid, signal.SIGSTOP)
+        seconds = self.coordinator.lease / 1000
+        await asyncio.sleep(seconds * self.random.choice((0.3, 1.2, 1.5, 2.5)) * self.random.uniform(0.9, 1.1))
+        for pid in pids:
+            send(pid, signal.SIGCONT)
+
+    async def _away(self) -> None:
+        """The object store is not there."""
+        if self.history is None or not self.history.exists():
+            return
+        self.note("the object store is away")
+        away = self.history.with_name("away")
+        self.history.rename(away)
+        await self._moment(4.0)
+        away.rename(self.history)
+        self.note("the object store is back")

@@ -111,7 +111,7 @@ class Member:
     async def replace_data(self) -> None:
         """What an operator does if damage can't be repaired: start with an empty directory, and so copy all data."""
         async with self._lock:
-            await self._killed()
+            await self._machine_killed()
             self.damaged = False
             self.replaced += 1
             self.losses += 1
@@ -129,6 +129,21 @@ class Member:
         async with self._lock:
             await self._killed()
 
+    def helpers(self) -> list[int]:
+        """Return the processes that the server has started."""
+        found: list[int] = []
+        for path in Path(f"/proc/{self.pid}/task").glob("*/children"):
+            with contextlib.suppress(OSError):  # the thread has ended
+                found += map(int, path.read_text().split())
+        return found
+
+    async def _machine_killed(self) -> None:
+        """Kill the server with its helpers, which otherwise outlast it until their current step ends."""
+        helpers = self.helpers()
+        await self._killed()
+        for pid in helpers:
+            send(pid, signal.SIGKILL)
+
     async def _killed(self) -> None:
         if self.pid is not None and self._watch is not None:
             self._ending = self.pid
@@ -139,7 +154,7 @@ class Member:
         """Kill the process, and lose what it has not synced."""
         async with self._lock:
             self.losses += 1
-            await self._killed()
+            await self._machine_killed()
             if self.disk is not None:
                 await asyncio.to_thread(self.disk.lose_power, seed)
                 self._boot = self.log.with_suffix(".boot")
@@ -158,8 +173,7 @@ class Member:
 
     def signal(self, number: signal.Signals) -> None:
         if self.pid is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, number)
+            send(self.pid, number)
 
     def keep(self) -> None:
         """Copy the data to where it outlasts the file system."""
@@ -169,6 +183,12 @@ class Member:
     def close(self) -> None:
         if self.disk is not None:
             self.disk.close()
+
+
+def send(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a process, unless it has ended."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
 
 
 def _flip(file: Path, count: int, chance: random.Random) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from tests.simulation.clients import LostError, RefusedError
 from tests.storm.clients import Client, Connection
-from tests.storm.faults import ETCD, POWER, WEIGHTS, Faults
+from tests.storm.faults import ETCD, HISTORY, POWER, WEIGHTS, Faults
 from tests.storm.lossy import LossyDirectory
 from tests.storm.members import Coordinator, EtcdCoordinator, FileCoordinator, Member
 from tests.storm.network import Network
@@ -48,6 +48,7 @@ class Plan:
     rate: float = 3.0
     settings: tuple[tuple[str, str], ...] = ()  # of the members, besides members.SETTINGS
     groups: tuple[int, ...] = ()  # the members of each group of a cluster; none: one group of three, without slots
+    history: str = ""  # where the groups of a cluster keep their history, see histories.KINDS; "": nowhere
 
 
 @dataclass
@@ -65,10 +66,11 @@ class Result:
     seconds: float = 0.0
     lossy: str = ""  # why power losses lose nothing; empty if they do
     moves: Counter[str] = field(default_factory=Counter)  # calls of TCLUSTER, by command and outcome
+    history: Counter[str] = field(default_factory=Counter)  # see Histories.counts()
 
     def __str__(self) -> str:
         faults = ", ".join(f"{kind} {count}" for kind, count in sorted(self.counts.items()))
-        moves = ", ".join(f"{count} {what}" for what, count in sorted(self.moves.items()))
+        moves = ", ".join(f"{count} {what}" for what, count in sorted((self.moves + self.history).items()))
         return (
             f"{self.counts.total()} faults ({faults}), {self.overlapping} during another one, in {self.seconds:.0f} s "
             f"and {self.rounds} rounds; {self.acknowledged} entries acknowledged, {self.seen} seen by readers, "
@@ -116,6 +118,8 @@ class Storm:
         self.coordinator = EtcdCoordinator(self.top) if plan.coordinator == "etcd" else FileCoordinator(self.top)
         if plan.coordinator != "etcd":
             kinds -= set(ETCD)
+        if not plan.history:
+            kinds -= set(HISTORY)
         watch = None
         try:
             await self._start(lossy=bool(kinds & set(POWER)))
@@ -125,6 +129,7 @@ class Storm:
             while (left := end - time.monotonic()) > 0 and self.faults.counts.total() < plan.faults:
                 await self._round(tuple(kind for kind in WEIGHTS if kind in kinds), left)
                 self.result.rounds += 1
+            await self._ended()
             self._passed = True
         except LostError as error:
             raise StormError(f"a member does not answer although no fault happens any more: {error}") from error
@@ -176,6 +181,9 @@ class Storm:
         self.result.counts = self.faults.counts
         for member in self.members:
             await member.start()
+
+    async def _ended(self) -> None:
+        """Check what is left after the last round."""
 
     async def _close(self) -> None:
         for member in self.members:
@@ -263,7 +271,7 @@ class Storm:
             await self._recovered()
         try:
             await self._check(record, works)
-        except AssertionError as error:
+        except (AssertionError, RefusedError) as error:
             raise StormError(str(error)) from error
         self.check_trouble()
         self.result.acknowledged += len(record.said)
@@ -350,12 +358,12 @@ class Storm:
                 for work in works:
                     if isinstance(work, Tail) and work.key == key:
                         work.check(rows)
-                self._earlier[key] = _digest(rows)
+                self._earlier[key] = digest_of(rows)
             for key in list(self._earlier)[: -KEPT * len(record.keys)]:
                 await connection("DEL", key)
                 del self._earlier[key]
             for key, before in self._earlier.items():
-                now = _digest(await connection("TRANGE", key, "-", "+"))
+                now = digest_of(await connection("TRANGE", key, "-", "+"))
                 assert now == before, f"{key}, of an earlier round, has changed: {before[0]} entries, now {now[0]}"
         finally:
             connection.close()
@@ -432,7 +440,7 @@ class Storm:
             await asyncio.sleep(0.1)
 
 
-def _digest(rows: list[Any]) -> tuple[int, str]:
+def digest_of(rows: list[Any]) -> tuple[int, str]:
     return len(rows), hashlib.sha256(repr(rows).encode()).hexdigest()
 
 

@@ -65,8 +65,10 @@ class String:
 class SlotRecord(DelayRecord):
     """The ledger of a round of a cluster. Each key has a slot of its own."""
 
-    def __init__(self, prefix: str, strings: int) -> None:
+    def __init__(self, prefix: str, strings: int, earlier: tuple[str, ...] = ()) -> None:
+        """``earlier``: streams of earlier rounds that move, too."""
         super().__init__(prefix)
+        self._earlier = earlier
         self.counters = {self.key(name): Count() for name in COUNTERS}
         self.strings = [String(f"{prefix}:s{at}") for at in range(strings)]
         self.moves: Counter[str] = Counter()  # calls of TCLUSTER, by command and outcome
@@ -79,7 +81,7 @@ class SlotRecord(DelayRecord):
     def slots(self) -> list[int]:
         """The slots of all keys."""
         strings = [each.tag for each in self.strings]
-        return [slot_of(key.encode()) for key in (*self.keys, *self.counters, *strings)]
+        return [slot_of(key.encode()) for key in (*self.keys, *self.counters, *strings, *self._earlier)]
 
 
 class SlotAppends(Appends):
@@ -106,13 +108,14 @@ class Idempotent(Work):
     def __init__(self, client: int, record: Record, chance: random.Random) -> None:
         super().__init__(client, record, chance)
         self._pending: list[bytes] = []
+        self._pad = ""
 
     async def step(self, member: str, server: Any) -> None:
         key = self.record.key(IDEMPOTENT)
         if not self._pending:
-            self._pending = self.values(key, 1)
+            self._pending, self._pad = self.values(key, 1), self.pad()
         (value,) = self._pending
-        self.confirm(key, value, await server("XADD", key, "IDMP", "p", value, "*", "v", value))
+        self.confirm(key, value, await server("XADD", key, "IDMP", "p", value, "*", "v", value, "pad", self._pad))
         self._pending = []
 
 

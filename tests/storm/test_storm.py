@@ -61,6 +61,14 @@ def test_a_short_storm_in_a_cluster(top: Path) -> None:
     needs_power_losses(result)
 
 
+@pytest.mark.timeout(600)
+def test_a_short_storm_in_a_cluster_with_an_object_store(top: Path) -> None:
+    result = storm(Plan(SEED, seconds=8.0, round_seconds=8.0, groups=(2, 1), history="directory"), top)
+    assert result.history["objects linked"] > 0
+    assert result.history["objects deleted"] == result.history["objects"] > 0
+    needs_power_losses(result)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(MINUTES * 60 + 300)
 @pytest.mark.parametrize("coordinator", ["file", "etcd"])
@@ -75,6 +83,14 @@ def test_a_storm(coordinator: str, top: Path) -> None:
 def test_a_storm_in_a_cluster(coordinator: str, groups: tuple[int, ...], top: Path) -> None:
     needs_etcd(coordinator)
     needs_power_losses(storm(Plan(SEED, coordinator, FAULTS, seconds=MINUTES * 30, groups=groups), top))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(MINUTES * 60 + 300)
+@pytest.mark.parametrize("history", ["directory", "s3"])
+def test_a_storm_in_a_cluster_with_an_object_store(history: str, top: Path) -> None:
+    plan = Plan(SEED, "file", FAULTS, seconds=MINUTES * 30, groups=(2, 3), history=history)
+    needs_power_losses(storm(plan, top))
 
 
 @pytest.mark.long

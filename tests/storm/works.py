@@ -49,7 +49,8 @@ class Work:
         self._sent = 0
 
     def pad(self) -> str:
-        return "x" * self.random.choice((0, 10, 100, 2000))
+        """Return text that can't be compressed much: small nodes do not leave the store for an object store."""
+        return self.random.randbytes(self.random.choice((0, 5, 50, 1000))).hex()
 
     def values(self, key: str, count: int) -> list[bytes]:
         """Return new values that will be sent."""
