@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
 from commands.users.user import User, superuser
-from storage.keyspace.keyspace import Keyspace, Watcher
+from storage.keyspace.keylog import Watcher
+from storage.keyspace.keyspace import Keyspace
 
 LEADER: Final = "leader"  # ``Session.replica`` of the session of the link to this server's leader
 SUPERUSER: Final = superuser()

@@ -17,7 +17,8 @@ from __future__ import annotations
 from typing import Final
 
 from respserver.runtime.parts import RuntimeParts, ServerPart
-from storage.keyspace.keyspace import UNBOUNDED, Keyspace
+from storage.keyspace.keylog import UNBOUNDED
+from storage.keyspace.keyspace import Keyspace
 
 # maximum time between two updates, which run ten times a second; after a longer time, the server was stalled
 STALL_MS: Final = 200

@@ -1,6 +1,8 @@
 """All keys, and the mutators that change them. Each mutator changes the state and logs the record of its effect.
 
-    keyspace       all keys, and the mutators of keys and streams
+    keyspace       all keys, and the mutators of strings and of any key
+    streamkeys     the mutators of streams
+    keylog         the state of a keyspace, the log of its changes, and its timers
     groupmutators  the mutators of groups: deliver, acknowledge, set due times, drop, claim
     delaymutators  the mutators of delayed entries: delay, join, cancel
     stagemutators  the mutators of stages: stage, publish, drop

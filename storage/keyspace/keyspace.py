@@ -1,8 +1,8 @@
 """The keyspace: all keys, and the only way to change them.
 
-Rule 1: only the mutators here, in ``manykeys``, ``groupmutators``, ``delaymutators``, and ``stagemutators`` change a
-keyspace's content. Each applies one effect and logs its record. ``replay`` calls the same mutators with the contents of
-the records, so that a log replays to the state of the server that wrote it.
+Rule 1: only the mutators here, in ``streamkeys``, ``manykeys``, ``groupmutators``, ``delaymutators``, and
+``stagemutators`` change a keyspace's content. Each applies one effect and logs its record. ``replay`` calls the same
+mutators with the contents of the records, so that a log replays to the state of the server that wrote it.
 Rule 2: no clock is read. ``now`` is an argument, and records contain only explicit times.
 Rule 3: a key expires when it is looked up (``keytable``) or by its timer (``expiry``), and an explicit DELETE is
 logged. Neither replay nor a ``follower`` expires keys. A follower hides an expired key until the DELETE of its leader
@@ -13,396 +13,27 @@ Rule 6: keys expire in wall-clock time, as in Redis. Groups, stages, and pending
 time*: the wall clock minus ``away``, the sum of the time for which the server could not be reached and of the changes
 of the wall clock. One number thus shifts the deadlines of millions of messages. The server sets it
 (``respserver.runtime.servedtime``). It is logged, and stored with each checkpoint.
-
-Decision: the evictions of a stream in one tick are one record, after the entries that were appended in the tick and
-before any other record of the stream. The result is the same. The ID of the newest evicted entry, which the record
-needs, is then read once and not by each TAPPEV.
 """
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from collections.abc import Callable
 
-from resp import errors
-from resp.errors import CommandError, CorruptError, DamagedNodeError
+from resp.errors import CorruptError
 from storage.groups.group import Group
 from storage.keyspace import events
-from storage.keyspace.changes import Changes
 from storage.keyspace.digest import SteppedDigest, digest
-from storage.keyspace.keytable import KeyTable
-from storage.keyspace.recordheads import RecordHeads
+from storage.keyspace.streamkeys import StreamKeys
 from storage.keyspace.values import String, Value
 from storage.model import records, timers
-from storage.model.ids import MASK64
-from storage.model.timers import DUE_SERVED, DUE_WALL, GROUP_EXPIRY, NEVER, STAGE_EXPIRY, Item, TwoClocks
-from storage.nodes.pool import NodePool
+from storage.model.timers import GROUP_EXPIRY, NEVER, STAGE_EXPIRY
 from storage.streams.capture import Capture
-from storage.streams.delayed import WALL, DelayedEntries
-from storage.streams.retention import NO_CHECK, RetentionPolicy
-from storage.streams.stages import Stage, Stages
+from storage.streams.delayed import DelayedEntries
 from storage.streams.stream import Stream
-from storage.streams.tierafter import TierAfter
 
 
-class Watcher(Protocol):
-    """A client that WATCHes keys. The flag is set when one of them changes."""
-
-    dirty_cas: bool
-
-
-UNBOUNDED: Final = 1 << 60  # ms
-DefaultPolicy = Callable[[bytes], RetentionPolicy | None]  # the policy of a new stream, by its key
-
-
-class Keyspace(KeyTable):
+class Keyspace(StreamKeys):
     """All keys of the server (there is one database)."""
-
-    def __init__(self, pool: NodePool) -> None:
-        super().__init__()
-        self.pool = pool
-        self.stages = Stages()
-        self.delayed: dict[bytes, DelayedEntries] = {}  # of the streams that have, or had, delayed entries
-        self.delayed_count = 0  # number of all delayed entries
-        self.due = TwoClocks()  # the earliest due times of delayed entries; the server delivers them
-        # Slots that are being copied to this group, and keys of which the server must not let anything expire, be
-        # evicted, or delivered: their slots are being copied, or have left. See ``copymutators`` and ``park``.
-        self.imports = b""
-        self.on_imports: Callable[[], object] | None = None  # set by the server
-        self.inert: Callable[[bytes], bool] | None = None  # set by the server
-        self._parked: dict[Item, None] = {}
-        self.flush_refused = ""  # why FLUSHALL is refused; set by the server
-        self.timers = TwoClocks()  # timers of keys, groups, stages, and pending messages that must leave
-        self.away = 0  # ms: wall-clock time minus served time
-        # Bounds of the current served time. Set by the server; unbounded on a replica.
-        self.served_from, self.served_to = -UNBOUNDED, UNBOUNDED
-        self.served_seen = -UNBOUNDED  # latest served time of a delayed entry's call since the last update
-        self.log: list[bytes] = []  # parts of the records of the current tick; not empty if anything was logged
-        self.repeatable = 0  # part of ``log`` and of ``changes.count``: changes that a repeated command does not repeat
-        self._heads = RecordHeads()
-        self._evicted: dict[bytes, Stream] = {}  # streams with evictions that are not logged yet, see evict_before()
-        self.default_policy: DefaultPolicy | None = None  # set by the server
-        self.on_damage: Callable[[DamagedNodeError], object] | None = None  # set by the server
-        self._created: list[bytes] = []  # keys of streams that may get a default policy at the end of the tick
-        self.unchecked: dict[bytes, None] = {}  # keys of streams whose retention policy must be checked
-        self.check_later: dict[bytes, None] = {}  # and of those that are checked together (``retaining``)
-        self.checked_later = 0  # ms since epoch: when these were last checked
-        self.ready: list[bytes] = []  # keys whose blocked readers must be served
-        self.waiting: dict[bytes, int] = {}  # key -> number of blocked readers; set by the server
-        self.watchers: dict[bytes, set[Watcher]] = {}  # key -> its watchers; set by the server
-        self.tracked = False  # a client caches what it reads (CLIENT TRACKING); set by the server
-        self.next_sid = 1
-        self.string_bytes = 0  # size of the keys and values of strings
-        self.stream_keys = 0  # size of the keys of streams
-        self.expiring_names = 0  # size of the keys that expire, for the copies in ``expires`` and the timer
-        self.group_bytes = 0  # memory of groups, without changes of the groups in ``uncounted``
-        self.uncounted: dict[Group, None] = {}
-        # statistics since the start
-        self.expired_keys = 0
-        self.expired_groups = 0
-        self.delivered_entries = 0  # delayed entries that have joined their streams
-        self.changes = Changes(self.keys, self.expires, self.stages, self.delayed)  # for the next checkpoint
-
-    # -- the log ---------------------------------------------------------------------------------------------
-    def take_batch(self) -> bytes:
-        """Return the records that were logged since the last call, as one batch."""
-        if self._created:
-            self._set_default_policies()
-        self._log_all_evictions()
-        batch = b"".join(self.log)
-        self.log.clear()
-        return batch
-
-    def _logged(self, key: bytes, record: bytes) -> None:
-        self.log.append(record)
-        self.changes.count += 1
-        if self.watchers or self.tracked:
-            self.touch_watchers(key)
-
-    def stream_logged(self, key: bytes, stream: Stream, record: bytes) -> None:
-        self.changes.stream(key, stream)
-        self._logged(key, record)
-
-    def touch_watchers(self, key: bytes) -> None:
-        """Notify the watchers of a key that it has changed."""
-        if self.tracked:
-            self.events.append((events.CHANGED, key))
-        for watcher in self.watchers.get(key, ()):
-            watcher.dirty_cas = True
-
-    def signal(self, key: bytes) -> None:
-        """Record that readers blocked on ``key`` must be served."""
-        if self.waiting and key in self.waiting:
-            self.ready.append(key)
-
-    def before(self, key: bytes) -> None:
-        """Prepare a change of the value at ``key`` (Rule 5, see ``changes``)."""
-        if self._evicted:
-            self._log_evictions(key)
-        if self.changes.held:
-            self.changes.before(key)
-
-    # -- served time -------------------------------------------------------------------------------------------
-    def served(self, now: int) -> int:
-        """Return the served time at ``now`` (Rule 6)."""
-        at = now - self.away
-        if at > self.served_to:
-            return self.served_to
-        return max(at, self.served_from)
-
-    def keep_in_step(self, now: int) -> None:
-        """Log the shift of served time up to ``now``, as for deadlines that replicas compute from ``now``.
-
-        Served time does not advance on the leader of a server group without a valid lease, which executes commands.
-        Without this, a message that it delivers would fall due later by the duration of this state.
-        """
-        apart = now - self.away - self.served(now)
-        if apart:
-            self.set_away(self.away + apart)
-
-    def set_away(self, away: int) -> None:
-        """Shift served time, and thereby the deadlines of all groups, stages, and pending messages."""
-        self.away = away
-        self.log.append(records.away(away))
-
-    # -- streams ---------------------------------------------------------------------------------------------
-    def next_id(self, stream: Stream | None, now: int) -> tuple[int, int]:
-        """Return (ms, seq) of the next entry [3]. Raises CommandError if the last possible ID is in use."""
-        if stream is None or now > stream.last_ms:
-            return now, 0
-        ms, seq = stream.last_ms, stream.last_seq
-        if seq < MASK64:
-            return ms, seq + 1
-        if ms == MASK64:
-            raise CommandError(errors.ID_EXHAUSTED)
-        return ms + 1, 0
-
-    def create_stream(self, key: bytes) -> Stream:
-        """Create an empty stream. Logs nothing, since the next record (APPEND, GROUP ...) implies it."""
-        stream = Stream(self.next_sid, self.pool)
-        self._add_stream(key, stream)
-        if self.default_policy is not None and not self.follower:
-            self._created.append(key)
-        self.notify(events.NEW, b"new", key)
-        return stream
-
-    def _add_stream(self, key: bytes, stream: Stream) -> None:
-        self.keys[key] = stream
-        self.index.add(key)
-        self.stream_keys += len(key)
-        self.next_sid = max(self.next_sid, stream.sid + 1)
-
-    def append(self, key: bytes, stream: Stream, ms: int, seq: int, wire: bytes) -> None:
-        """Add an entry with this ID, which must be above the stream's last ID."""
-        if self.changes.held:
-            self.changes.before(key)
-        stream.append(ms, seq, wire)
-        self._heads.log_append(self.log, key, ms, seq, wire)
-        self.changes.count += 1
-        self.appended(key, stream)
-
-    def append_parts(
-        self, key: bytes, stream: Stream, ms: int, seq: int, sizes: array[int], parts: list[bytes], counts: list[int]
-    ) -> None:
-        """Add large entries in parts, like append_packed(). ``counts``: the number of parts of each entry."""
-        if self.changes.held:
-            self.changes.before(key)
-        stream.append_parts(ms, seq, sizes, parts, counts)
-        self.log += records.run_head(key, ms, seq, sizes, sum(sizes))
-        self.log += parts
-        self.changes.count += len(sizes)
-        self.appended(key, stream)
-
-    def append_packed(self, key: bytes, stream: Stream, ms: int, seq: int, sizes: array[int], wire: bytes) -> None:
-        """Add joined entries with the IDs ms.seq, ms.seq + 1 ...; ``sizes``: the size of each.
-
-        The last sequence number must be below 2**64.
-        """
-        if self.changes.held:
-            self.changes.before(key)
-        stream.append_packed(ms, seq, sizes, wire)
-        self.log += records.run(key, ms, seq, sizes, wire)
-        self.changes.count += len(sizes)
-        self.appended(key, stream)
-
-    def append_unlogged(self, key: bytes, stream: Stream, ms: int, seq: int, wire: bytes) -> None:
-        """Add an entry that is part of another record (a dead letter)."""
-        self.before(key)
-        stream.append(ms, seq, wire)
-        self.appended(key, stream)
-
-    def appended(self, key: bytes, stream: Stream) -> None:
-        """Record that entries were added, after before(). The caller logs the record."""
-        self.changes.stream(key, stream)
-        if stream.next_ord >= stream.check_from:
-            self._limit_exceeded(key, stream)
-        self.signal(key)
-        if self.watchers or self.tracked:
-            self.touch_watchers(key)
-
-    def evict_before(self, key: bytes, stream: Stream, ordinal: int, counts: bool = True) -> int:
-        """Evict the entries before ``ordinal``, which is above first_ord. Return their number.
-
-        ``counts``: each eviction counts as a change. Otherwise, only the appends that caused them count, as in Redis.
-        """
-        changes = self.changes
-        if changes.held:
-            changes.before(key)
-        gone = stream.evict_before(ordinal)
-        if not stream.dirty:
-            changes.stream(key, stream)
-        if counts:
-            changes.count += gone
-        self._evicted[key] = stream
-        if not self.log:
-            self.log.append(b"")
-        if self.watchers or self.tracked:
-            self.touch_watchers(key)
-        return gone
-
-    def evict_added(self, key: bytes, stream: Stream, ordinal: int) -> int:
-        """Evict like evict_before() after an append, which must succeed: up to a node whose damage prevents more."""
-        try:
-            return self.evict_before(key, stream, ordinal, False)
-        except DamagedNodeError as error:
-            ordinal = self.border_before(stream, error)
-            return self.evict_before(key, stream, ordinal, False) if ordinal > stream.first_ord else 0
-
-    def border_before(self, stream: Stream, error: DamagedNodeError) -> int:
-        """Record damage that was met in search of the first entry to retain. Return the ordinal before which the
-        entries can be evicted nevertheless."""
-        self.note_damage(error)
-        return max(error.first_ord, stream.first_ord)
-
-    def note_damage(self, error: DamagedNodeError) -> None:
-        """Record a damaged node that does not make a command fail."""
-        if self.on_damage is not None:
-            self.on_damage(error)
-
-    def _log_evictions(self, key: bytes) -> None:
-        """Log the evictions of evict_before() from the stream at ``key``, if there were any."""
-        stream = self._evicted.pop(key, None)
-        if stream is not None:
-            self.log.append(records.evict(key, stream.first_ord, stream.evicted_to))
-
-    def _log_all_evictions(self) -> None:
-        if self._evicted:
-            for key in list(self._evicted):
-                self._log_evictions(key)
-
-    def evict(self, key: bytes, stream: Stream, ordinal: int, evicted_to: int) -> int:
-        """Evict the entries before ``ordinal``, the newest of which has the ID ``evicted_to``. Return their number.
-
-        For replay: each call logs a record.
-        """
-        self.before(key)
-        gone = stream.evict_before(ordinal, evicted_to)
-        if gone:
-            changes = self.changes
-            if not stream.dirty:
-                changes.stream(key, stream)
-            changes.count += 1
-            self.log.append(records.evict(key, ordinal, evicted_to))
-            self.touch_watchers(key)
-        return gone
-
-    def delete_entries(self, key: bytes, stream: Stream, ordinals: list[int], highest: int) -> None:
-        """Delete living entries (at least one, ordinals ascending). ``highest``: see Stream.delete()."""
-        self.before(key)
-        stream.delete(ordinals, highest)
-        self.changes.count += len(ordinals) - 1
-        self.stream_logged(key, stream, records.deleted(key, highest, ordinals))
-
-    def set_last_id(self, key: bytes, stream: Stream, last_id: int, entries_added: int, max_deleted: int) -> None:
-        """Set the last ID (XSETID), which must not be below Stream.top_id() and ``max_deleted``.
-
-        Limits the entries read of groups to ``entries_added``.
-        """
-        self.before(key)
-        lower = last_id < stream.last_id
-        stream.set_last_id(last_id, entries_added, max_deleted)
-        for group in stream.groups.values():
-            if lower:  # IDs of deleted entries can be assigned again
-                group.pending.pass_none()
-            if group.entries_read > entries_added:
-                group.entries_read = entries_added
-                group.dirty = True
-        self.stream_logged(key, stream, records.set_last_id(key, last_id, entries_added, max_deleted))
-
-    # -- producers (see ``producers``) ----------------------------------------------------------------------------
-    def add_produced(
-        self, key: bytes, stream: Stream, producer: bytes, name: bytes, entry_id: int, now: int, keep_ms: int, most: int
-    ) -> None:
-        """Remember the producer's own ID ``name`` of the entry that was just appended."""
-        self.before(key)
-        stream.own_producers().add(producer, name, entry_id, now, keep_ms, most)
-        self.stream_logged(key, stream, records.idempotent(key, producer, name, entry_id, now, keep_ms, most))
-        self.timers.arm(timers.PRODUCED, key, b"", now + keep_ms)
-
-    def set_idmp(self, key: bytes, stream: Stream, keep_ms: int, most: int) -> None:
-        """Set how long and how many IDs of producers are remembered, and forget all current ones."""
-        self.before(key)
-        stream.own_producers().configure(keep_ms, most)
-        self.stream_logged(key, stream, records.idmp(key, keep_ms, most))
-
-    def forget_produced(self, key: bytes, stream: Stream, now: int) -> None:
-        """Forget the IDs of producers that have expired at ``now``."""
-        self.before(key)
-        if stream.producers is not None:
-            stream.producers.forget(now)
-        self.stream_logged(key, stream, records.produced(key, now))
-
-    # -- retention (see ``retaining``) -----------------------------------------------------------------------------
-    def set_retention(self, key: bytes, stream: Stream, policy: RetentionPolicy | None) -> None:
-        """Set or remove the retention policy of a stream. An empty stream that has one remains."""
-        self.before(key)
-        stream.retention = policy
-        if policy is None:
-            self._unretain(key, stream)
-        else:
-            if not (stream.next_ord or stream.groups):
-                stream.lone = True
-            self._uncheck(key, stream)
-        self.stream_logged(key, stream, records.retain(key, b"" if policy is None else policy.pack()))
-
-    def _set_default_policies(self) -> None:
-        """Set the default policies of new streams. Their records are in the batch that creates the streams."""
-        created, self._created = self._created, []
-        for key in created:
-            stream = self.keys.get(key)
-            if self.default_policy is not None and isinstance(stream, Stream) and stream.retention is None:
-                policy = self.default_policy(key)
-                if policy is not None:
-                    self.set_retention(key, stream, policy)
-
-    def _uncheck(self, key: bytes, stream: Stream) -> None:
-        """Record that the policy of a stream must be checked."""
-        stream.check_from = NO_CHECK
-        self.unchecked[key] = None
-
-    def _limit_exceeded(self, key: bytes, stream: Stream) -> None:
-        """Record that a stream may exceed a limit of its policy: it must be checked, now or later."""
-        policy = stream.retention
-        if policy is None or not policy.exact or policy.size or key in self.check_later:
-            self._uncheck(key, stream)
-        else:
-            self.check_later[key] = None
-            stream.check_from = stream.next_ord + stream.entries_of_node()
-
-    def _unretain(self, key: bytes, stream: Stream) -> None:
-        stream.check_from = NO_CHECK
-        self.unchecked.pop(key, None)
-        self.check_later.pop(key, None)
-        self.timers.cancel(timers.RETENTION, key)
-
-    def set_tier_after(self, key: bytes, stream: Stream, after: TierAfter | None) -> None:
-        """Set how much of a stream stays local, or remove it. An empty stream that has it remains."""
-        self.before(key)
-        stream.tier_after = after
-        if after is not None and not (stream.next_ord or stream.groups):
-            stream.lone = True
-        self.stream_logged(key, stream, records.tier(key, b"" if after is None else after.pack()))
 
     # -- keys that are copied from another group (see ``copymutators``) --------------------------------------------
     def set_imports(self, value: bytes) -> None:
@@ -422,16 +53,6 @@ class Keyspace(KeyTable):
         if stream.retention is not None:
             self._uncheck(key, stream)
 
-    def is_inert(self, key: bytes) -> bool:
-        return self.inert is not None and self.inert(key)
-
-    def park(self, item: Item) -> bool:
-        """Return whether the subject of a timer is inert. Its timer is then armed again by unpark()."""
-        if self.inert is None or not self.inert(item[1]):
-            return False
-        self._parked[item] = None
-        return True
-
     def resume_copied(self, copied: Callable[[bytes], bool], now: int) -> None:
         """Extend the deadlines of groups and stages whose copy is complete: activity that extended them was not logged
         [15]. O(timers)."""
@@ -444,14 +65,6 @@ class Keyspace(KeyTable):
                     group.resume(served)
             elif kind == STAGE_EXPIRY and copied(key) and key in self.stages.by_name:
                 self.stages.by_name[key].resume(served)
-
-    def unpark(self) -> None:
-        """Inspect the subjects of the parked timers, as far as they are not inert any more."""
-        parked, self._parked = self._parked, {}
-        for item in parked:
-            if not self.park(item):
-                kind, key, name = item
-                (self.due if kind in (DUE_SERVED, DUE_WALL) else self.timers).arm(kind, key, name, 0)
 
     # -- strings ---------------------------------------------------------------------------------------------
     def set_string(self, key: bytes, value: bytes, expire_at: int = NEVER, keep_ttl: bool = False) -> String:
@@ -619,16 +232,6 @@ class Keyspace(KeyTable):
             self.changes.strings.add(key)
         self._logged(key, records.expire(key, at_ms))
 
-    def _set_deadline(self, key: bytes, at_ms: int) -> None:
-        if at_ms:
-            if key not in self.expires:
-                self.expiring_names += len(key)
-            self.expires[key] = at_ms
-            self.timers.arm(timers.KEY_EXPIRY, key, b"", at_ms)
-        elif self.expires.pop(key, None) is not None:
-            self.expiring_names -= len(key)
-            self.timers.cancel(timers.KEY_EXPIRY, key)
-
     def _forget(self, key: bytes) -> None:
         self._forget_value(key)
         self.index.remove(key)
@@ -698,69 +301,6 @@ class Keyspace(KeyTable):
         for key in list(self.waiting):
             self.ready.append(key)
         return old
-
-    # -- bookkeeping for groups and stages (see ``groupmutators`` and ``stagemutators``) ---------------------
-    def group_changed(self, key: bytes, stream: Stream, group: Group, record: bytes) -> None:
-        group.dirty = True
-        if not group.recount:
-            group.recount = True
-            self.uncounted[group] = None
-        self.stream_logged(key, stream, record)
-
-    def group_gone(self, key: bytes, stream: Stream, group: Group, record: bytes) -> None:
-        """Record that the group was removed from the stream."""
-        self._forget_group(key, group)
-        self.changes.dead_groups.append((stream.sid, group.name))
-        self.stream_logged(key, stream, record)
-
-    def _forget_group(self, key: bytes, group: Group) -> None:
-        self._disarm_group(key, group)
-        self.group_bytes -= group.counted
-        group.counted = 0
-        if group.recount:
-            del self.uncounted[group]
-
-    def _disarm_group(self, key: bytes, group: Group) -> None:
-        self.timers.cancel(timers.GROUP_EXPIRY, key, group.name)
-        self.timers.cancel(timers.PENDING_DROP, key, group.name)
-
-    def arm_group(self, key: bytes, group: Group) -> None:
-        if group.deadline:
-            self.timers.arm(timers.GROUP_EXPIRY, key, group.name, group.deadline)
-        leaves = group.pending.next_drop()
-        if leaves is not None:
-            self.timers.arm(timers.PENDING_DROP, key, group.name, leaves)
-
-    def arm_produced(self, key: bytes, stream: Stream) -> None:
-        """Arm the timer for the IDs of the stream's producers."""
-        producers = stream.producers
-        if producers is not None and producers.by_name:
-            self.timers.arm(timers.PRODUCED, key, b"", producers.oldest_end())
-
-    def delayed_logged(self, key: bytes, delayed: DelayedEntries, record: bytes) -> None:
-        """Log a record that changed the delayed entries of a key."""
-        self.changes.delayed_entries(key, delayed)
-        self._logged(key, record)
-
-    def arm_delayed(self, key: bytes, delayed: DelayedEntries) -> None:
-        """Arm the timers for the earliest due times of a key."""
-        for kind, wall in ((timers.DUE_SERVED, 0), (timers.DUE_WALL, WALL)):
-            first = delayed.first_due(wall)
-            if first is not None:
-                self.due.arm(kind, key, b"", first)
-
-    def _not_due(self, key: bytes) -> None:
-        self.due.cancel(timers.DUE_SERVED, key)
-        self.due.cancel(timers.DUE_WALL, key)
-
-    def arm_stage(self, name: bytes, stage: Stage) -> None:
-        if stage.deadline:
-            self.timers.arm(timers.STAGE_EXPIRY, name, b"", stage.deadline)
-
-    def staging_logged(self, record: Iterable[bytes], changes: int) -> None:
-        """Log the parts of a record of stages, which changed only keys for which appended() was called."""
-        self.log += record
-        self.changes.count += changes
 
     # -- checkpoints -----------------------------------------------------------------------------------------
     def begin_capture(self) -> Capture:
