@@ -52,7 +52,7 @@ from persistence.storecopy import (
 )
 from resp.errors import REMEDY, CorruptError
 from storage.keyspace.keyspace import Keyspace
-from storage.keyspace.replay import DAMAGE
+from storage.keyspace.replayparts import DAMAGE
 from storage.nodes import reference
 from storage.nodes.coded import is_coded
 from storage.nodes.node import new_compressor

@@ -8,9 +8,10 @@ from typing import Final
 
 from commands.admin.clientlist import client_line, client_type
 from commands.admin.connection import check_name
-from commands.context import Context, Reply, UsersPart
+from commands.context import Context, Reply
 from commands.declare import MOST_NAMES, arg, command, oneof, opt, repeat, token
 from commands.parse import each_option, integer, timeout_ms
+from commands.serverparts import UsersPart
 from commands.session import Session
 from commands.slicing import in_parts
 from resp import errors, reply

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from functools import partial
 
-from commands.context import Await, Context, GroupPart, Reply
+from commands.context import Await, Context, Reply
 from commands.declare import arg, command, opt
 from commands.parse import each_option, positive
+from commands.serverparts import GroupPart
 from resp import reply
 from resp.errors import CommandError
 from storage.model.timers import NEVER

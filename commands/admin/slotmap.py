@@ -6,9 +6,10 @@ import json
 from collections.abc import Callable
 from functools import partial
 
-from commands.context import Await, Context, MapPart, Reply
+from commands.context import Await, Context, Reply
 from commands.declare import arg, block, command, oneof, repeat, token
 from commands.parse import integer, positive
+from commands.serverparts import MapPart
 from resp import errors, reply
 from resp.errors import CommandError
 from storage.model.timers import NEVER

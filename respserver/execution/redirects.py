@@ -18,8 +18,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from commands.context import Await, Block, Chunks, ClusterPart, Context, Slices
+from commands.context import Await, Block, Chunks, Context, Slices
 from commands.declare import Command, lookup
+from commands.serverparts import ClusterPart
 from commands.session import Session
 from commands.slots import ALL_SLOTS, NO_SLOTS, one_slot, slot_of, sole_key, unserved
 from coordinator.slotmap import SlotRange

@@ -24,6 +24,9 @@
     recordheads    cached heads of the most frequent records
     delivering     moves delayed entries that are due to their streams
     replay         applies records
+    replaygroups   applies the records of groups
+    replaycopies   applies the records of keys that are copied from another group
+    replayparts    the parts of records, and checks of them
     retaining      evicts what the retention policies of streams do not retain
     validation     validation of records from another server
     prefetch       loads the objects that commands of many keys will touch into the processor's caches

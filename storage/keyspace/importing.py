@@ -20,7 +20,9 @@ from storage.groups.group import Group
 from storage.groups.rangerow import OWNED
 from storage.keyspace import stagemutators
 from storage.keyspace.keyspace import Keyspace
-from storage.keyspace.replay import DAMAGE, NO_MESSAGES, part, replay
+from storage.keyspace.replay import replay
+from storage.keyspace.replaycopies import NO_MESSAGES
+from storage.keyspace.replayparts import DAMAGE, part
 from storage.model import records
 from storage.model.entries import COUNTS, id_bulk
 from storage.model.ids import MASK64

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from resp.errors import CorruptError
-from storage.keyspace.replay import DAMAGE, KNOWN, part
+from storage.keyspace.replay import KNOWN
+from storage.keyspace.replayparts import DAMAGE, part
 from storage.model import records
 from storage.model.entries import SIZES
 
