@@ -3,7 +3,8 @@
 ``scripts/bench`` runs the workloads that are declared in ``append``, ``polling``, ``ranges``, ``groups``, ``fanout``,
 ``space``, ``xstreams``, ``latency`` and ``cpu``. ``long``, ``replication``, ``spark``, ``report``, ``pending_memory``,
 ``turns``, ``acks``, ``clustermode``, ``clustersend``, ``clusterspark``, ``console``, ``continuousbackup``, ``delays``,
-``failovers``, ``gateway``, ``retention``, ``slotmoves``, ``sql``, ``stalls`` and ``workers`` are separate programs.
+``failovers``, ``gateway``, ``retention``, ``slotmoves``, ``sql``, ``stalls``, ``tieredreads``,
+``tieredstart`` and ``workers`` are separate programs.
 
     acks            ``python -m benchmarks.acks``: what replies cost that wait for replicas
     append          appends: by clients, pipeline, payload and appendfsync; many in one command; the ceiling
@@ -15,6 +16,7 @@
     continuousbackup  ``python -m benchmarks.continuousbackup``: the cost of a continuous backup to the leader
     cpu             the server's CPU time per command, user and system
     cputime         the CPU time of a process
+    delayedstore    an S3 server that answers after a delay
     delays          ``python -m benchmarks.delays``: memory of delayed entries; PINGs while they are delivered
     entries         three kinds of entries, and the commands that append them
     facts           the conditions of a measurement: the machine, and the servers with their origin
@@ -52,6 +54,9 @@
     stalls          ``python -m benchmarks.stalls``: the longest PING during mixed load and background work
     table           rows of figures, printed and stored
     targets         the required ratio of each row: a floor and a goal
+    tiered          servers whose entries are only in an object store
+    tieredreads     ``python -m benchmarks.tieredreads``: short reads of such entries, and PINGs meanwhile
+    tieredstart     ``python -m benchmarks.tieredstart``: starts and full copies of a server with such entries
     turns           ``python -m benchmarks.turns``: how long one command blocks the event loop
     varied          appends of varied JSON, from many connections
     xstreams        Redis's own stream commands: appends, ranges, groups, deletions
