@@ -101,6 +101,9 @@ class Pinned:
         assert self._view is not None, "released"  # noqa: S101 - a bug of the caller
         return self._store.raw_from(self._view, sid, first_ord, first_id)
 
+    def reference(self, sid: int, first_ord: int, first_id: int) -> bytes:
+        return self._store.reference(sid, first_ord, first_id)
+
     def resolve(self, raw: bytes, sid: int, first_ord: int, first_id: int) -> bytes:
         return self._store.resolve(raw, sid, first_ord, first_id)
 
@@ -236,6 +239,14 @@ class Store:
     def raw(self, sid: int, first_ord: int, first_id: int) -> bytes:
         """Implement NodeStore."""
         return self.raw_from(self.view, sid, first_ord, first_id)
+
+    def reference(self, sid: int, first_ord: int, first_id: int) -> bytes:
+        """Implement NodeStore. Reads the last checkpoint, which can be later than the view: a read transaction of a view
+        copies the whole value, which can have hundreds of MB."""
+        key = NODE_KEY.pack(sid, first_ord, first_id.to_bytes(16, "big"))
+        with reported(self.path), self.env.begin(db=self.nodes, buffers=True) as txn:
+            raw = bytes(txn.get(key, b"")[: reference.SIZE + 1])  # unpack() refuses a longer one
+            return raw if is_reference(raw) else b""
 
     def resolve(self, raw: bytes, sid: int, first_ord: int, first_id: int) -> bytes:
         """Return a blob, or the blob with this reference. Raises AbsentNodeError, DamagedNodeError."""

@@ -147,8 +147,8 @@ class StoreView:
         for _ in range(most):
             if not there:
                 return found, b""
-            raw = bytes(cursor.value())
-            if is_reference(raw):
+            raw = _reference_in(cursor.value())
+            if raw:
                 found.add(reference.unpack(raw).object)
             there = cursor.next()
         last = there and cursor.prev()
@@ -173,9 +173,8 @@ class StoreView:
         Raises CorruptError.
         """
         for key, end, _ in self._keys(stream.sid, stream.first_ord):
-            value = self._txn.get(key, b"", db=self._databases[DATABASES[NODES]])
-            raw = bytes(value[: reference.SIZE])  # a node is longer
-            yield NODE_KEY.unpack(key)[1], end, reference.unpack(raw) if is_reference(raw) else None
+            raw = self._reference(key)
+            yield NODE_KEY.unpack(key)[1], end, reference.unpack(raw) if raw else None
 
     def after_references(self, stream: StoredStream, lo: int, due: DueNodes) -> int:
         """Return the ordinal after the entries of the last due node that is a reference, from ordinal ``lo`` on.
@@ -188,8 +187,8 @@ class StoreView:
         for key, end, below in self._keys(stream.sid, lo):
             if not limit.includes(end, below):
                 break
-            raw = self._node(key)
-            if is_reference(raw):
+            raw = self._reference(key)
+            if raw:
                 found = max(found, NODE_KEY.unpack(key)[1] + reference.unpack(raw).entries)
         return found
 
@@ -308,6 +307,10 @@ class StoreView:
             raise CorruptError(f"{self._path}: a node is missing")
         return bytes(blob)
 
+    def _reference(self, key: bytes) -> bytes:
+        """Return the reference of a node; b"" if it has none."""
+        return _reference_in(self._txn.get(key, b"", db=self._databases[DATABASES[NODES]]))
+
     def _living(self, stream: StoredStream, lo: int, first: int, end: int, blob: bytes) -> StoredEntries:
         if is_reference(blob):
             return StoredEntries(lo, end, [], [], [], reference.unpack(blob))
@@ -344,6 +347,12 @@ class StoreView:
             found.restore(chunk, value[CRC.size :])
             there = cursor.next()
         return found
+
+
+def _reference_in(value: memoryview | bytes) -> bytes:
+    """Return the value of a node if it is a reference, otherwise b"". A blob, which can be large, is not read."""
+    raw = bytes(value[: reference.SIZE + 1])  # unpack() refuses a longer one
+    return raw if is_reference(raw) else b""
 
 
 @contextmanager

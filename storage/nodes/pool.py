@@ -22,6 +22,10 @@ class NodeStore(Protocol):
     def raw(self, sid: int, first_ord: int, first_id: int) -> bytes:
         """Return a node's blob, or the reference that the store has. Raises CorruptError if it has neither."""
 
+    def reference(self, sid: int, first_ord: int, first_id: int) -> bytes:
+        """Return the reference that the store has instead of a node; b"" if it has the blob, which is not read, or
+        neither."""
+
     def resolve(self, raw: bytes, sid: int, first_ord: int, first_id: int) -> bytes:
         """Return the blob of the node with a reference that is not stored yet. Raises as load() does."""
 

@@ -159,8 +159,11 @@ class Snapshot:
         try:
             for number, first in enumerate(self._borders[:-1]):
                 blob = self._blobs.get(first)
-                raw = self._raw(number) if blob is None else blob
-                yield raw if isinstance(raw, bytes) and is_reference(raw) else b""
+                if blob is None:
+                    first_id = self._ms[number] << 64 | self._seq[number]
+                    yield self._pinned().reference(self._sid, first, first_id)
+                else:
+                    yield blob if isinstance(blob, bytes) and is_reference(blob) else b""
         finally:
             self.close()
 

@@ -35,6 +35,9 @@ class EmptyStore:
     def raw(self, sid: int, first_ord: int, first_id: int) -> bytes:
         raise AssertionError("nothing was stored")
 
+    def reference(self, sid: int, first_ord: int, first_id: int) -> bytes:
+        raise AssertionError("nothing was stored")
+
     def resolve(self, raw: bytes, sid: int, first_ord: int, first_id: int) -> bytes:
         raise AssertionError("nothing was stored")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,15 +14,18 @@ from persistence.diskcache import DiskCache
 from persistence.layout import NODE_KEY
 from persistence.scrub import Scrub
 from persistence.store import Store
+from persistence.storecopy import DATABASES
+from persistence.tiering.source import AGELESS, StoreView
 from resp.errors import AbsentNodeError, CorruptError
 from storage.keyspace.keyspace import Keyspace
 from storage.nodes.node import HEADER
 from storage.nodes.reference import Reference
 from storage.streams.stream import Stream
-from tests.persistence.datakit import append, delete
+from tests.persistence.datakit import append, delete, wire
 from tests.persistence.test_store import change, raw, reopened, save
 
 KEY = b"s"
+LARGE = 4 << 20  # bytes of an entry
 
 
 @pytest.fixture
@@ -70,6 +75,35 @@ def test_only_the_compared_node_is_replaced(opened: tuple[Store, Keyspace, Strea
     assert blob_at(store, 10) == made
     assert store.free([(key_at(10), xxh3_128_digest(made), made)]) == (0, 0)
     assert (store.format, store.has_references) == (8, True)
+
+
+def test_the_search_for_references_reads_no_blobs(tmp_path: Path) -> None:
+    """They can be larger than the memory that is left, and take the event loop's time."""
+    store, ks = reopened(tmp_path / "store")
+    stream = append(ks, KEY, 60, 300)
+    ks.append(KEY, stream, stream.last_ms + 1, 0, wire(os.urandom(LARGE).hex()))
+    append(ks, KEY, 30, 300)
+    save(store, ks, 1)
+    free(store, 0, 10, 20, 30)
+    snapshot = stream.snapshot(0, stream.next_ord)
+    with store.env.begin() as txn:
+        assert txn.stat(store.nodes)["overflow_pages"] * 4096 > LARGE
+    tracemalloc.start()
+    try:
+        with store.env.begin(buffers=True) as txn:
+            view = StoreView(store.path, txn, dict(zip(DATABASES, store._databases, strict=False)))
+            found = view.stream(1)
+            assert found is not None
+            searches = [
+                sum(map(bool, snapshot.references())), len(view.referenced(b"", 1000)[0]),
+                view.after_references(found, 0, AGELESS), sum(its is not None for *_, its in view.nodes(found)),
+            ]  # fmt: skip
+            _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert searches == [4, 1, 40, 4]
+    assert peak < LARGE / 4
+    store.close()
 
 
 def test_reads_name_the_range_and_the_disk_cache_serves_them(opened: tuple[Store, Keyspace, Stream]) -> None:

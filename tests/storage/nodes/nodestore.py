@@ -29,6 +29,9 @@ class View:
     def raw(self, sid: int, first_ord: int, first_id: int) -> bytes:
         return self.load(sid, first_ord, first_id)
 
+    def reference(self, sid: int, first_ord: int, first_id: int) -> bytes:
+        return b""
+
     def resolve(self, raw: bytes, sid: int, first_ord: int, first_id: int) -> bytes:
         return raw
 
@@ -70,6 +73,9 @@ class MemoryStore:
 
     def raw(self, sid: int, first_ord: int, first_id: int) -> bytes:
         return self.load(sid, first_ord, first_id)
+
+    def reference(self, sid: int, first_ord: int, first_id: int) -> bytes:
+        return b""
 
     def resolve(self, raw: bytes, sid: int, first_ord: int, first_id: int) -> bytes:
         return raw
