@@ -241,7 +241,7 @@ class Store:
         return self.raw_from(self.view, sid, first_ord, first_id)
 
     def reference(self, sid: int, first_ord: int, first_id: int) -> bytes:
-        """Implement NodeStore. Reads the last checkpoint, which can be later than the view: a read transaction of a view
+        """Implement NodeStore. Reads the last checkpoint, which can be later than the view: the transaction of a view
         copies the whole value, which can have hundreds of MB."""
         key = NODE_KEY.pack(sid, first_ord, first_id.to_bytes(16, "big"))
         with reported(self.path), self.env.begin(db=self.nodes, buffers=True) as txn:

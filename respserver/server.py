@@ -235,7 +235,7 @@ class RespServer:
         inert, cleaning = InertSlots(parts), SlotCleaning(parts)
         imports = SlotImports(
             parts, keeper, member, inert, cleaning, self.served_time, self.replicas.unready,
-            lambda name, url, objects: self.tiering.link(name, url, objects),
+            lambda name, url, owner, objects: self.tiering.link(name, url, owner, objects),
             checkpoint=lambda: self.checkpoints.schedule(rewrite=False),
         )  # fmt: skip
         moving = SlotMover(

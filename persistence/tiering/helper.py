@@ -11,8 +11,8 @@ process. It reads requests from standard input, one JSON object per line, and wr
      "seconds": 60, "grace": 86400, "points": {ID: offset}, "deletes": true, "moves": [ID, ...], "end": 0}
                                                    a pass, see ``PassRequest``, ``DeletionRequest``, whether it also
                                                    deletes, and the moves to this group (``linking``)
-    {"link": {"move": ID, "url": ..., "objects": [[name, bytes], ...], "epoch": 1}, "seconds": 60}
-                                                   links for a move, see ``LinkRequest``
+    {"link": {"move": ID, "url": ..., "owner": ID, "objects": [[name, bytes], ...], "epoch": 1}, "seconds": 60,
+     "grace": 86400}                               links for a move, see ``LinkRequest``
 
     {"calls": 9, "failed": 0, "objects": 1, "entries": 1000, "bytes": 5000, "deleted_objects": 0, "deleted_bytes": 0,
      "waiting": [0, 0]}                            the totals of the process; objects and bytes that wait for deletion
@@ -97,7 +97,7 @@ class Helper:
         """Run a pass, or create links. Raises HistoryStoreError, CorruptError, OSError."""
         self._store.seconds = request["seconds"]
         if "link" in request:
-            self._link(request["link"])
+            self._link(request["link"], request["grace"] * 1000)
             return
         if self._following is not None:
             directory = Path(request["directory"])
@@ -134,14 +134,16 @@ class Helper:
         undeleted = self._deleting.problems[:MOST_PROBLEMS]
         self._write(done=True, complete=complete, problems=one.problems[:MOST_PROBLEMS], undeleted=undeleted)
 
-    def _link(self, wanted: dict[str, Any]) -> None:
+    def _link(self, wanted: dict[str, Any], grace: int) -> None:
         """Create links for a move. Raises TimedOutError, OSError."""
         objects = [(str(name), int(size)) for name, size in wanted["objects"]]
         linked = [False] * len(objects)
         try:
             if self._foreign is not None:
                 raise self._foreign
-            linked = self._links.link(LinkRequest(wanted["move"], wanted["url"], objects, wanted["epoch"]))
+            self._deletions.epoch, self._deletions.grace = wanted["epoch"], grace
+            request = LinkRequest(wanted["move"], wanted["url"], wanted["owner"], objects, wanted["epoch"])
+            linked = self._links.link(request)
         except TimedOutError:
             raise
         except (HistoryStoreError, CorruptError) as error:

@@ -12,10 +12,13 @@ earlier pass: the pin of a later leader is so never removed by an earlier one, w
 Rule 3: a link that nothing refers to is an object that no manifest lists. It is deleted like others (``deleting``).
 Rule 4: an object in a bucket is linked only if at least half of its bytes are in moving streams. The rest would take
 space here, too. In a directory, links take no space as long as the other group has the object.
-Rule 5: an object is linked only if its footer and index are valid. A link counts only if it has the same size, and also
-a valid footer and index.
+Rule 5: an object is linked only if its footer and index are valid, and the other prefix belongs to the other group: the
+same URL can be another store there, with another endpoint or mount. A link counts only if it has the same size and the
+same index, which has the checksums of all sections.
 Rule 6: a name in the list of deletions is not used: a request to delete it may still be in progress, if its process was
 killed. Its entries are sent.
+Rule 7: a link that was created and does not count is added to this list at once, as one that never had the only copy of
+entries. Others with a damaged index are never deleted (``deleting``, Rule 3), because such an object may have it.
 """
 
 from __future__ import annotations
@@ -39,8 +42,8 @@ from persistence.tiering.objectstore import (
 )
 from persistence.tiering.tieringpass import NotReadyError, ready
 from resp.errors import CorruptError
-from storage.history import pins
-from storage.history.deletions import OBJECT
+from storage.history import owner, pins
+from storage.history.deletions import OBJECT, UNUSED, WaitingFile
 from storage.history.manifest import object_name
 from storage.history.pins import Pin
 
@@ -54,6 +57,7 @@ class LinkRequest:
 
     move: str  # its ID
     url: str  # the prefix of the other group
+    owner: str  # the ID of the other group
     objects: list[tuple[str, int]]  # names there, and the bytes of moving streams in each
     epoch: int  # of this leader
 
@@ -73,6 +77,7 @@ class ObjectLinks:
         self._warn = warn
         self._now = now
         self._other: HistoryStore | None = None  # the prefix of the last request
+        self._failed: list[str] = []  # links that were created and can't be used; any thread adds to it
         self._pins: set[str] | None = None  # the pins of moves; None: not read yet
         self._ended: dict[str, int] = {}  # by pin of a move that has ended: log offset at which this was known
 
@@ -81,7 +86,7 @@ class ObjectLinks:
         """Link objects. Return which of them are linked.
 
         Raises HistoryStoreError if the pin can't be written, or the other prefix can't be used, CorruptError if the pin
-        is damaged.
+        or the file with the owner is damaged.
         """
         other = self._other
         if other is None or other.url != wanted.url:
@@ -90,11 +95,13 @@ class ObjectLinks:
             other = self._other = HistoryStore(wanted.url, self._store.seconds, self._progress)
             other.open()
         other.seconds = self._store.seconds
+        _check_owner(other, wanted.owner)
         self._store.open()
         own = [_own_name(name, wanted.epoch) for name, _ in wanted.objects]
         self._pin(wanted.move, frozenset(filter(None, own)))
         with ThreadPoolExecutor(THREADS) as pool:
             results = list(pool.map(lambda one: self._link(other, *one), zip(own, wanted.objects, strict=True)))
+        self._drop_failed()
         problems = [problem for problem in results if problem]
         if problems:
             self._warn(f"{len(problems)} objects of {wanted.url} are not linked for a move of slots: {problems[0]}")
@@ -103,26 +110,45 @@ class ObjectLinks:
     def _link(self, other: HistoryStore, own: str, wanted: tuple[str, int]) -> str:
         """Link an object. Return why it can't be used; "" if it can. Raises TimedOutError."""
         name, moving = wanted
+        created = False
         try:
             if not own:
                 raise CorruptError("it is no history object")
             if any(file.name == f"objects/{own}" for file in self._deletions.current.files):
                 return f"{name} is in the list of deletions as {own}"  # Rule 6
             size = other.size(f"objects/{name}")
-            index_of(other, f"objects/{name}", size)
+            index = index_of(other, f"objects/{name}", size)
             if 2 * moving < size and not self._store.is_directory:
                 return f"{name} has {size} bytes, of which only {moving} move"
-            if self._size(own) != size:  # never replace one that slots have left here, and that the store may need
+            before = self._size(own)
+            if before != size:  # never replace one that slots have left here, and that the store may need
+                created = before < 0
                 self._store.link(f"objects/{own}", other, f"objects/{name}")
             found = self._size(own)
             if found != size:
                 raise CorruptError(f"the link has {found} bytes instead of {size}")
-            index_of(self._store, f"objects/{own}", size)
+            if index_of(self._store, f"objects/{own}", size) != index:
+                raise CorruptError("the link has another index")
         except TimedOutError:
             raise
         except (HistoryStoreError, CorruptError) as error:
+            if created:
+                self._failed.append(own)
             return f"{name}: {error}"
         return ""
+
+    def _drop_failed(self) -> None:
+        """List links that were created and can't be used for their deletion (Rule 7). Raises TimedOutError."""
+        names, self._failed = self._failed, []
+        try:
+            found = [(name, self._size(name)) for name in names]
+            self._deletions.add([
+                WaitingFile(f"objects/{name}", size, 0, self._now(), why=UNUSED) for name, size in found if size >= 0
+            ])
+        except TimedOutError:
+            raise
+        except (HistoryStoreError, CorruptError) as error:
+            self._warn(f"links that can't be used remain: {error}")
 
     def _size(self, name: str) -> int:
         """Return the bytes of an object; -1 if it does not exist."""
@@ -184,6 +210,19 @@ class ObjectLinks:
             self._warn(f"{pins.FOLDER}/{name} is not needed any more: {error}")
             return False
         return True
+
+
+def _check_owner(other: HistoryStore, expected: str) -> None:
+    """Raise HistoryStoreError if the prefix of the other group belongs to another server here (Rule 5)."""
+    try:
+        found = f"to {owner.decode(other.read(owner.NAME))}"
+    except MissingFileError:
+        found = "to no server"
+    if found != f"to {expected}":
+        raise HistoryStoreError(
+            f"{other.url} belongs {found} here, instead of to the group that has the slots ({expected}): this server"
+            " perhaps has another endpoint, or another file system under this path"
+        )
 
 
 def _scheme(url: str) -> str:

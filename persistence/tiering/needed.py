@@ -20,7 +20,7 @@ from persistence.tiering.source import StoredStream, StoreView
 from persistence.tiering.tieringpass import ready
 from resp.errors import CorruptError
 from storage.history import pins
-from storage.history.deletions import OBJECT, WaitingFile
+from storage.history.deletions import OBJECT, UNUSED, WaitingFile
 from storage.history.manifest import Part, directory_of
 from storage.history.objectfile import SectionRecord
 
@@ -92,6 +92,8 @@ class NeededFiles:
         for sid, end in file.holders:
             if sid in store.streams and store.streams[sid].first_ord < end:  # it was renamed
                 return True
+        if file.why == UNUSED:  # its index can be damaged, and no manifest ever listed it
+            return None if name in self._listing.objects else False
         try:
             records = objects.index_of(self._store, file.name, file.size, file.index_offset)
         except MissingFileError:

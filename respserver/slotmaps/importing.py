@@ -67,8 +67,8 @@ class NotYetError(SlotMapError):
 
 
 Imports = dict[str, dict[str, Any]]
-#: Arguments: the ID of a move, the prefix of the other group, and objects, see ``Tiering.link``.
-Link = Callable[[str, str, list[tuple[str, int]]], Awaitable[tuple[int, list[bool]]]]
+#: Arguments: the ID of a move, the prefix and the ID of the other group, and objects, see ``Tiering.link``.
+Link = Callable[[str, str, str, list[tuple[str, int]]], Awaitable[tuple[int, list[bool]]]]
 
 
 class SlotImports(ServerPart):
@@ -267,8 +267,12 @@ class SlotImports(ServerPart):
         why = self._unready() or self._ended(name)
         if why:
             raise SlotMapError(why)
+        known = self._keeper.map
+        move = None if known is None else known.move(name)
+        if known is None or move is None:
+            raise SlotMapError("the map does not have the move")
         try:
-            epoch, linked = await self._link_objects(name, url, objects)
+            epoch, linked = await self._link_objects(name, url, known.groups[move.source].id, objects)
         except HelperError as error:
             raise SlotMapError(f"the objects can't be linked: {error}") from error
         why = self._unready() or self._ended(name)

@@ -230,11 +230,14 @@ class Tiering(ServerPart):
         return self._helper
 
     # -- moves of slots ----------------------------------------------------------------------------------------
-    async def link(self, move: str, url: str, objects: list[tuple[str, int]]) -> tuple[int, list[bool]]:
+    async def link(
+        self, move: str, url: str, owner: str, objects: list[tuple[str, int]]
+    ) -> tuple[int, list[bool]]:  # fmt: skip
         """Link objects of another group below the prefix of this one, for a move of slots to it [112].
 
-        ``objects``: names, and the bytes of moving streams in each. Return the epoch in the names of the links, and
-        which objects are linked. Raises HelperError.
+        ``url``, ``owner``: the prefix and the ID of the other group. ``objects``: names, and the bytes of
+        moving streams in each. Return the epoch in the names of the links, and which objects are linked. Raises
+        HelperError.
         """
         until = self._loop.time() + BUSY
         while self._task is not None:
@@ -244,15 +247,17 @@ class Tiering(ServerPart):
         epoch = self._epoch()
         if not self._config.tier_url or not self._config.tier_free or epoch is None or epoch <= 0:
             raise HelperError("this server does not lead, or tier-free is no")
-        self._task = linking = self._loop.create_task(self._link(move, url, objects, epoch))
+        self._task = linking = self._loop.create_task(self._link(move, url, owner, objects, epoch))
         return epoch, await asyncio.shield(linking)
 
-    async def _link(self, move: str, url: str, objects: list[tuple[str, int]], epoch: int) -> list[bool]:
+    async def _link(
+        self, move: str, url: str, owner: str, objects: list[tuple[str, int]], epoch: int
+    ) -> list[bool]:  # fmt: skip
         try:
             helper = await self._started(epoch)
-            request = {"move": move, "url": url, "objects": objects, "epoch": epoch}
-            seconds = self._config.tier_timeout
-            line = await helper.request({"link": request, "seconds": seconds}, seconds)
+            request = {"move": move, "url": url, "owner": owner, "objects": objects, "epoch": epoch}
+            seconds, grace = self._config.tier_timeout, self._config.tier_grace
+            line = await helper.request({"link": request, "seconds": seconds, "grace": grace}, seconds)
             return [bool(each) for each in line["linked"]]
         except HelperError:
             await self._end_helper()

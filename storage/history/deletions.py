@@ -19,6 +19,7 @@ from storage.history.signedjson import VERSION, checked, signed
 FOLDER: Final = "deletions"
 DELETIONS: Final = "tidelog history deletions"
 OBJECT: Final = re.compile(r"objects/([0-9a-f]{16})-[0-9a-f]{32}\.tide")
+UNUSED: Final = "unused"  # a link for a move of slots that was never used, because its verification has failed
 _FILE: Final = re.compile(r"objects/[0-9a-f]{16}-[0-9a-f]{32}\.tide|streams/[^/]+/[0-9a-f]{32}\.page\.json")
 _REMEDY: Final = "restore it from a copy of the object store, or run tidelog history repair"
 
@@ -32,7 +33,8 @@ class WaitingFile:
     index_offset: int  # of the index in an object; 0 for a page
     since: int  # ms since epoch: when manifests stopped to list it
     holders: tuple[tuple[int, int], ...] = ()  # sids and end ordinals: streams that may still have entries in it
-    why: str = "removed"  # "orphan": no manifest ever listed it; "differs": its entries are not those of the store
+    # "orphan": no manifest ever listed it; "differs": its entries are not those of the store; UNUSED
+    why: str = "removed"
 
     @property
     def kept(self) -> bool:
@@ -98,7 +100,7 @@ def decode(content: bytes) -> Deletions:
 def _file(name: Any, size: Any, index_offset: Any, since: Any, holders: Any, why: Any) -> WaitingFile:
     if not isinstance(name, str) or not _FILE.fullmatch(name) or "/../" in name or "/./" in name:
         raise ValueError(f"the name {name!r}")
-    if why not in ("removed", "orphan", "differs"):
+    if why not in ("removed", "orphan", "differs", UNUSED):
         raise ValueError(f"the reason {why!r}")
     held = tuple((int(sid), int(end)) for sid, end in holders)
     return WaitingFile(name, int(size), int(index_offset), int(since), held, why)

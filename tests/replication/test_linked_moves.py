@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from persistence.tiering.objectstore import HistoryStore
+from storage.history import owner
 from tests.persistence.tiering.kit import History
 from tests.replication.cluster import Cluster, Node, cluster, wait_until
 from tests.replication.clusters import Groups, cluster_status
@@ -125,6 +126,21 @@ def test_objects_are_linked_and_not_read(servers: Cluster, top: str) -> None:
     wait_until(lambda: not moves_pinned(top, 2), "the end of the pin")
     empty_cache(two)
     assert seen(two) == before
+
+
+def test_a_store_of_another_group_under_the_same_url(servers: Cluster, tmp_path: Path) -> None:
+    """The new owner has another endpoint, or another mount. Nothing is linked there, and the entries are sent."""
+    groups = groups_of(servers, str(tmp_path))
+    one, two = groups.leader(1), groups.leader(2)
+    fill(two)
+    before = seen(two)
+    file = tmp_path / "2" / owner.NAME
+    file.write_bytes(owner.encode("ab" * 20))
+    groups.move("15495", to="1", at=2)
+    assert seen(one) == before
+    assert two.logged("0 of 1 history objects of the moving slots are linked")
+    assert one.logged(f"belongs to {'ab' * 20} here, instead of to the group that has the slots")
+    assert not moves_pinned(str(tmp_path), 1)
 
 
 # -- kills -----------------------------------------------------------------------------------------------------

@@ -13,13 +13,14 @@ from persistence.tiering.deletionlist import DeletionList
 from persistence.tiering.linking import LinkRequest, ObjectLinks
 from persistence.tiering.objectstore import Files, HistoryStore, HistoryStoreError, LocalFiles
 from resp.errors import CorruptError
-from storage.history import pins
+from storage.history import owner, pins
 from storage.history.deletions import WaitingFile
-from tests.persistence.tiering.kit import CLOCK, SERVER, FaultyFiles, TieredServer
+from tests.persistence.tiering.kit import CLOCK, GRACE, SERVER, Copier, FaultyFiles, TieredServer
 from tests.tidelog.jobs.s3kit import s3_bucket
 
 MOVE = "a1" * 16
 OTHER = "b2" * 16
+SOURCE = "c3" * 20  # the ID of the group that has the slots
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +38,11 @@ class Target:
         if files is not None:
             self.store._files = files
         self.deletions = DeletionList(self.store, SERVER, lambda: CLOCK)
+        self.deletions.epoch, self.deletions.grace = 7, GRACE
         self.links = ObjectLinks(self.store, self.deletions, lambda: None, self.warnings.append, lambda: CLOCK)
 
     def link(self, url: str, *objects: tuple[str, int], move: str = MOVE) -> list[bool]:
-        return self.links.link(LinkRequest(move, url, list(objects), 7))
+        return self.links.link(LinkRequest(move, url, SOURCE, list(objects), 7))
 
     def pinned(self, move: str = MOVE) -> frozenset[str]:
         return pins.decode(self.store.read(f"pins/move-{move}.json")).objects or frozenset()
@@ -49,6 +51,7 @@ class Target:
 @pytest.fixture
 def objects(data: TieredServer) -> list[str]:
     """Three objects below ``data.target``."""
+    (data.target / owner.NAME).write_bytes(owner.encode(SOURCE))
     copier = data.copier()
     for key in "abc":
         data.add(key, 50)
@@ -94,10 +97,81 @@ def test_objects_that_are_not_linked(data: TieredServer, objects: list[str], tmp
         target.link(url, (objects[2], 1), move=OTHER)
     assert pin.read_bytes() == b"damaged", "it protects everything"
     pin.unlink()
-    assert Target(str(own)).link(str(tmp_path / "nowhere"), (objects[2], 1)) == [False]
     shutil.rmtree(own)
     with pytest.raises(HistoryStoreError, match="mount it, or create it"):
         target.link(url, (objects[2], 1))
+
+
+def test_the_prefix_of_another_group(data: TieredServer, objects: list[str], tmp_path: Path) -> None:
+    """The same URL can be another store here: another endpoint with a bucket of this name, or another mount."""
+    (own := tmp_path / "own").mkdir()
+    target, url, file = Target(str(own)), str(data.target), data.target / owner.NAME
+    file.write_bytes(owner.encode("d4" * 20))
+    with pytest.raises(HistoryStoreError, match=f"{url} belongs to {'d4' * 20} here, instead of to the group that has"):
+        target.link(url, (objects[0], 1))
+    file.unlink()
+    with pytest.raises(HistoryStoreError, match=f"{url} belongs to no server here"):
+        target.link(url, (objects[0], 1))
+    with pytest.raises(HistoryStoreError, match="nowhere is no directory"):
+        target.link(str(tmp_path / "nowhere"), (objects[0], 1))
+    file.write_bytes(b"damaged")
+    with pytest.raises(CorruptError):
+        target.link(url, (objects[0], 1))
+    assert not list(own.iterdir())
+    file.write_bytes(owner.encode(SOURCE))
+    assert target.link(url, (objects[0], 1)) == [True]
+
+
+@pytest.mark.parametrize("wrong", ["damaged", "another"])
+def test_a_link_that_fails_its_verification_is_deleted(
+    data: TieredServer, objects: list[str], tmp_path: Path, wrong: str
+) -> None:
+    """Also if its index is damaged. Other objects with a damaged index are reported, and never deleted."""
+    (own := tmp_path / "own").mkdir()
+    files = FaultyFiles(LocalFiles(str(own)))
+    failing, kept = f"objects/{renamed(objects[0])}", f"objects/{7:016x}-{'ab' * 16}.tide"
+    another = (data.target / "objects" / objects[1]).read_bytes()
+
+    def change(name: str, content: bytes) -> bytes:
+        if name not in (failing, kept):
+            return content
+        return content[:-1] + b"x" if wrong == "damaged" or name == kept else another[-len(content) :]
+
+    files.change = change
+    target = Target(str(own), files)
+    assert target.link(str(data.target), (objects[0], 1), (objects[1], 1)) == [False, True]
+    assert [(file.name, file.why) for file in target.deletions.current.files] == [(failing, "unused")]
+    assert (target.deletions.current.epoch, target.deletions.current.grace) == (7, GRACE)
+    (own / kept).write_bytes(another)
+    copier = Copier(data.copied, own, files, epoch=7, now=CLOCK)
+    copier.delete()
+    copier.now += 2 * GRACE
+    copier.delete()
+    assert (own / failing).exists(), "the pin protects it"
+    (own / "pins" / f"move-{MOVE}.json").unlink()
+    copier.now += 2 * GRACE
+    copier.delete()
+    assert not (own / failing).exists()
+    assert (own / kept).exists()
+    assert (own / "objects" / renamed(objects[1])).exists(), "the store has its entries, and no manifest lists it"
+    assert target.link(str(data.target), (objects[0], 1)) == [False], "its deletion can be in progress"
+    files.change = lambda _name, content: content
+    assert Target(str(own), files).link(str(data.target), (objects[0], 1)) == [True]
+
+
+def test_a_failed_link_that_existed_before_is_not_deleted(
+    data: TieredServer, objects: list[str], tmp_path: Path
+) -> None:
+    """Slots have left here with it, and the store may still refer to it."""
+    (own := tmp_path / "own").mkdir()
+    files = FaultyFiles(LocalFiles(str(own)))
+    target = Target(str(own), files)
+    assert target.link(str(data.target), (objects[0], 1)) == [True]
+    name = f"objects/{renamed(objects[0])}"
+    files.change = lambda at, content: content[:-1] + b"x" if at == name else content
+    assert target.link(str(data.target), (objects[0], 1), move=OTHER) == [False]
+    assert not target.deletions.current.files
+    assert (own / name).exists()
 
 
 def test_a_name_in_the_list_of_deletions(data: TieredServer, objects: list[str], tmp_path: Path) -> None:
@@ -141,6 +215,7 @@ def test_a_bucket_copies_objects_that_move_for_the_larger_part(
         content = (data.target / "objects" / name).read_bytes()
         sizes[name] = len(content)
         source.write(f"objects/{name}", content)
+    source.write(owner.NAME, owner.encode(SOURCE))
     wanted = [(name, (sizes[name] + number) // 2) for number, name in zip((-1, 1, 1), objects, strict=True)]
     assert target.link(theirs, *wanted) == [False, True, True]
     assert f"has {sizes[objects[0]]} bytes, of which only {wanted[0][1]} move" in target.warnings[0]
