@@ -20,7 +20,7 @@ from commands.streams.readargs import ReadPosition, TreadOptions
 from commands.streams.replies import entries_reply, info_element
 from resp import errors
 from resp import reply as encode
-from resp.errors import DamagedNodeError
+from resp.errors import AbsentNodeError, DamagedNodeError
 from storage.groups.group import Group
 from storage.keyspace import events, groupmutators
 from storage.keyspace.deadletters import drop_overdue
@@ -34,6 +34,7 @@ from storage.streams.stream import Stream
 # The maximum for a reader that has waited, and for a slice of a long read, which takes some milliseconds. (NEW_AT_ONCE
 # limits new entries with RETRY.)
 DUE_AT_ONCE: Final = 1000  # due messages
+MOST_WAITS: Final = 1000  # of a long read that has delivered nothing, before it fails
 NULL_BYTES: Final = 5  # size of the element of a message without an entry, for MAXBYTES
 NOTHING: Final[dict[int, None]] = {}
 
@@ -85,7 +86,7 @@ def read_group(ctx: Context, key: bytes, position: ReadPosition, options: TreadO
         group.touch(served)
     if (options.count > DUE_AT_ONCE or options.max_bytes) and _is_long(stream, group, options, served):
         read = ReadSlices(key, options, group, served)
-        return Slices(read.step, True, read.close)
+        return Slices(read.step, True, read.close, resumes=True)
     reply = _serve_group(ctx, key, options, stream, group, options.block < 0, served)
     if reply is not None:
         return reply
@@ -129,7 +130,7 @@ class ReadSlices:
     (``NewEntries``).
     """
 
-    __slots__ = ("_due", "_group", "_key", "_missing", "_new", "_options", "_size", "_started")
+    __slots__ = ("_due", "_group", "_key", "_missing", "_new", "_options", "_size", "_started", "_waits")
 
     def __init__(self, key: bytes, options: TreadOptions, group: Group, started: int) -> None:
         self._key = key
@@ -139,6 +140,7 @@ class ReadSlices:
         self._due: Elements | None = None  # the due messages delivered so far
         self._size = 0  # size of the elements so far, with MAXBYTES
         self._missing = 0  # 1: entries that the group did not receive are missing [17]
+        self._waits = 0  # for entries that are only in the object store
         self._new: NewEntries | None = None  # None: new entries have not been reached
 
     def close(self) -> None:
@@ -167,9 +169,19 @@ class ReadSlices:
                 return None
         except DamagedNodeError as error:
             if not self._delivered():
+                self._begin_again(error)
                 raise
             ctx.ks.note_damage(error)  # the reply has what was delivered
         return self._reply(ctx, stream)
+
+    def _begin_again(self, error: DamagedNodeError) -> None:
+        """Let the next call of step() begin the read, after ``error``: it waits for entries in the object store."""
+        if self._new is not None:
+            self._new.close()
+        self._new, self._size, self._missing = None, 0, 0
+        self._waits += 1
+        if self._waits > MOST_WAITS and isinstance(error, AbsentNodeError):
+            error.failed = "the disk cache is too small (tier-cache)"
 
     def _delivered(self) -> bool:
         """Return whether anything was delivered."""

@@ -116,6 +116,22 @@ def test_a_long_reply_waits_for_each_part(tmp_path: Path) -> None:
         assert full[full.index(b"entries") + 1] == entries
 
 
+def test_a_long_read_of_a_group_waits_for_its_first_entries(tmp_path: Path) -> None:
+    """It runs in slices. Nothing was delivered before the first one, so it waits like a short read."""
+    with freed(tmp_path, 5500) as (server, entries), Raw(server.port) as client:
+        ids = [entry[0].replace(b"-", b".") for entry in entries]
+        empty_cache(server)
+        read = ("TREAD", "a", "0", 5500, "GROUP", "g", 0, "RETRY", 1_000_000, 0)
+        new = [entry[0] for entry in client(*read)]
+        assert new == ids[: len(new)]
+        assert len(new) >= 5000
+        assert client("TNACK", "a", "g", *new) == len(new)
+        empty_cache(server)
+        due = [entry[0] for entry in client(*read)]
+        assert due
+        assert due == ids[: len(due)]
+
+
 def test_a_long_reply_of_entries_that_are_evicted_meanwhile(tmp_path: Path) -> None:
     """It reads what the store had when it began, also what is not read ahead yet."""
     with freed(tmp_path, 1000, 1000) as (server, entries), Raw(server.port) as client, Raw(server.port) as other:
