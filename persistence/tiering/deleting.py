@@ -13,7 +13,9 @@ also have the records of the store from which the manifest was written.
 Rule 2a: if even the log lacks records of the log from which the history was written, the data directory was replaced by
 an older copy, and nothing is deleted. This is verified before each pass. Such a log may have grown since, so not only
 the offsets are compared: the list of deletions has the replication ID of the log of the last leader, which has written
-the list before anything else.
+the list before anything else. It does so once the replicas have confirmed all records from before this server began to
+lead, so that they know this ID. A leader that no replica has followed has copied and deleted nothing, and the next one
+does not know its ID.
 Rule 3: an object that no manifest lists, such as that of a process that was killed, is an orphan. It also waits for
 ``tier-grace``. It is deleted only if its entries were removed, or are in other objects of the manifests. The epoch in
 its name must not be later than that of this leader.
@@ -86,7 +88,7 @@ class Deleting:
         Raises TimedOutError, OSError. Other errors are in ``problems``.
         """
         self.problems = []
-        self._guarded(wanted, lambda: self._check_log(wanted.points))
+        self._guarded(wanted, lambda: self._check_log(wanted))
 
     def sweep(self, wanted: DeletionRequest, copied: dict[int, CopiedTo]) -> None:
         """Remove what the store no longer has, after ``prepare``. ``copied``: see ``TieringState``; it is updated.
@@ -172,8 +174,9 @@ class Deleting:
         self._progress()
         return ""
 
-    def _check_log(self, points: dict[str, int]) -> None:
+    def _check_log(self, wanted: DeletionRequest) -> None:
         """Suspend deletions if the log lacks records of the history. Otherwise, record whose log this is (Rule 2a)."""
+        points = wanted.points
         current, own = self._deletions.current, next(iter(points))
         if not current.suspended:
             latest = max([current.offset, *(known.offset for known in self._listing.streams.values())])
@@ -187,7 +190,7 @@ class Deleting:
                 )  # fmt: skip
                 text += ": its data directory seems to be an older copy"
                 self._deletions.save(replace(current, suspended=text))
-            elif current.log != own:
+            elif current.log != own and (wanted.offset < 0 or wanted.offset >= wanted.floor):
                 self._deletions.save(replace(current, log=own))
         self._is_suspended()
 

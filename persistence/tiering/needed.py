@@ -216,7 +216,7 @@ class NeededFiles:
         self._orphans_at = 0
 
     def find_orphans(self, wanted: DeletionRequest) -> None:
-        """List the objects that no manifest lists (Rule 3)."""
+        """List the objects that no manifest lists (Rule 3), and remove those that were not written completely."""
         if self._now() < self._orphans_at:
             return
         waiting = {file.name.removeprefix("objects/") for file in self._deletions.current.files}
@@ -246,4 +246,6 @@ class NeededFiles:
                 orphans.append(file)
             self._progress()
         self._deletions.add(orphans)
+        self._deletions.check_newest()
+        self._store.remove_unfinished("objects")  # only the leader's process writes there, and this is it
         self._orphans_at = self._now() + ORPHANS

@@ -82,6 +82,7 @@ class Files(Protocol):
     def link(self, name: str, files: Files, other: str) -> None: ...
     def remove(self, name: str) -> None: ...
     def remove_folder(self, folder: str) -> None: ...
+    def remove_unfinished(self, folder: str) -> None: ...
     def size(self, name: str) -> int: ...
 
 
@@ -124,10 +125,12 @@ class LocalFiles:
         (self._top / name).unlink()
 
     def remove_folder(self, folder: str) -> None:
-        path = self._top / folder
-        for file in path.glob(".*"):  # those of writes that were killed
+        self.remove_unfinished(folder)
+        (self._top / folder).rmdir()
+
+    def remove_unfinished(self, folder: str) -> None:
+        for file in (self._top / folder).glob(".*"):
             file.unlink(missing_ok=True)
-        path.rmdir()
 
     def size(self, name: str) -> int:
         return (self._top / name).stat().st_size
@@ -203,6 +206,9 @@ class BucketFiles:
     def remove_folder(self, folder: str) -> None:
         pass  # it ends with its last file
 
+    def remove_unfinished(self, folder: str) -> None:
+        pass  # a file exists once it is complete
+
     def size(self, name: str) -> int:
         return int(self._files.size(self._at(name)))
 
@@ -273,6 +279,11 @@ class HistoryStore:
         """Remove a folder without files, if it exists."""
         with suppress(MissingFileError):
             self._call(f"remove {folder}", lambda files: files.remove_folder(folder))
+
+    def remove_unfinished(self, folder: str) -> None:
+        """Remove what killed processes have left in a folder. Other writes to it that are in progress fail."""
+        if self.is_directory:
+            self._call(f"remove unfinished files in {folder}", lambda files: files.remove_unfinished(folder))
 
     def size(self, name: str) -> int:
         """Return the bytes of a file. Raises MissingFileError."""

@@ -100,7 +100,7 @@ class Histories:
         for url in self.urls.values():
             files = HistoryFiles(url, 30)
             found += [f"{url}/objects/{name}" for name in files.names("objects")]
-            found += [f"{url}/pins/{name}" for name in files.names("pins")]
+            found += [f"{url}/pins/{name}" for name in files.names("pins") if name.endswith(".json")]
         return found
 
 

@@ -69,6 +69,9 @@ class FaultyFiles:
     def remove_folder(self, folder: str) -> None:
         self._call(lambda: self.files.remove_folder(folder))
 
+    def remove_unfinished(self, folder: str) -> None:
+        self._call(lambda: self.files.remove_unfinished(folder))
+
     def size(self, name: str) -> int:
         return int(self._call(lambda: self.files.size(name)))
 
@@ -109,9 +112,9 @@ class Copier:
         points = points or {LOG: 1 << 60}
         return DeletionRequest(self._directory, self._epoch, offset, self.floor, points, grace, waiting)
 
-    def prepare(self, points: dict[str, int] | None = None) -> None:
+    def prepare(self, points: dict[str, int] | None = None, offset: int = -1) -> None:
         """Do what a helper does before a pass."""
-        self.deleting.prepare(self._request(GRACE, -1, points))
+        self.deleting.prepare(self._request(GRACE, offset, points))
 
     def delete(self, grace: int = GRACE, offset: int = -1, points: dict[str, int] | None = None) -> None:
         """Run a sweep, as a helper does after a pass."""

@@ -228,6 +228,24 @@ def test_objects_of_killed_processes(data: TieredServer) -> None:
     data.check("a", 5)
 
 
+def test_what_killed_writes_have_left(data: TieredServer) -> None:
+    """A process was killed while it wrote an object, or before it removed the first name of a complete one."""
+    data.add("a", 25)
+    copier = data.copier()
+    copier.run()
+    (name,) = objects(data)
+    folder = data.target / "objects"
+    (folder / ".0123456789abcdef").write_bytes(b"half an ob")
+    (folder / ".fedcba9876543210").hardlink_to(folder / name)
+    copier = data.copier()
+    copier.delete()
+    assert objects(data) == {name}
+    later = folder / ".0011223344556677"
+    later.touch()
+    copier.delete()
+    assert later.exists(), "it is searched at the start of a process, and then once a day"
+
+
 def test_names_of_others_are_not_touched(data: TieredServer) -> None:
     copier, names = three(data)
     content = (data.target / "objects" / names[0]).read_bytes()

@@ -254,6 +254,26 @@ def test_the_id_of_the_log_is_recorded_at_each_change(data: TieredServer) -> Non
         assert copier.deletions.current.number == recorded
 
 
+def test_the_id_of_a_log_that_no_replica_follows_is_not_recorded(data: TieredServer) -> None:
+    """The next leader does not know it, and has everything that was copied."""
+    data.add("a", 25)
+    copier = data.copier()
+    copier.prepare({LOG: 5000})
+    copier.run()
+    one, two = "20" * 20, "30" * 20
+    unconfirmed = data.copier()
+    unconfirmed.floor = 5000
+    unconfirmed.prepare({one: 5100, LOG: 5000}, offset=4999)
+    assert unconfirmed.deletions.current.log == LOG
+    following = data.copier()
+    following.floor = 5000
+    following.prepare({two: 5200, LOG: 5000}, offset=4999)
+    assert following.deleting.problems == []
+    following.prepare({two: 5200, LOG: 5000}, offset=5000)
+    assert following.deleting.problems == []
+    assert following.deletions.current.log == two
+
+
 def test_a_pin_that_replaces_another_one_meanwhile_counts(data: TieredServer, removed: tuple[Copier, str]) -> None:
     """A restored server has written its pin, and the pin of its backup is removed, after the pins were listed."""
     copier, name = removed
