@@ -12,7 +12,8 @@ Its key is deleted when the lease expires, by CLOCK_BOOTTIME.
 
 One thread polls for all watches every 20 ms, since a stall of the disk must not stall the server. It lists the key's
 directory, and tries the lock of the lease if the key is bound to one. It reads the key only if something differs, or
-if the lease has expired according to its last reading. inotify would not notice that a lease expires, and reports a
+if the lease has expired according to its last reading. An error of any kind, also a bug, is one of an unavailable
+coordinator: the next poll reads the key again. inotify would not notice that a lease expires, and reports a
 closed file before its lock is released.
 """
 
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import logging
 import os
 import secrets
 import shutil
@@ -38,6 +40,7 @@ from .interface import CoordinatorConfigError, CoordinatorError, Lease, LeaseGon
 from .versions import Outcome
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 POLL: Final = 0.02  # seconds between two polls of a watch
 LOCK: Final = "lock"
@@ -378,6 +381,7 @@ class _DirectoryWatch:
         self._changed = asyncio.Event()
         self._closed = False
         self._seen: int | None = None  # None: nothing was notified yet, or the directory could not be read
+        self._bug = ""  # the last unexpected error, so that it is logged once
 
     def __aiter__(self) -> _DirectoryWatch:
         return self
@@ -402,8 +406,14 @@ class _DirectoryWatch:
         except CoordinatorError:
             self._seen = None
             return True
+        except Exception as error:  # the thread polls for all watches of the member
+            if repr(error) != self._bug:
+                self._bug = repr(error)
+                log.error("Bug in the watch of a key; it is read again: %r", error, exc_info=error)
+            self._seen = None
+            return True
         if version != self._seen:
-            self._seen = version
+            self._seen, self._bug = version, ""
             try:
                 self._loop.call_soon_threadsafe(self._changed.set)
             except RuntimeError:  # the loop has ended

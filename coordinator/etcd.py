@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import logging
 import os
 import socket
 import threading
@@ -42,6 +43,7 @@ except ImportError as error:
     raise CoordinatorConfigError(f"etcd:// needs a package ({error}): pip install 'tidelog[etcd]'") from error
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 PORT: Final = 2379
 _OPTIONS: Final = ("ca", "cert", "key", "password-file", "tls")
@@ -273,6 +275,9 @@ class _ProbingAdapter(requests.adapters.HTTPAdapter):
         super().init_poolmanager(*args, socket_options=probes, **options)
 
 
+_READING: Final = (OSError, Etcd3Exception, AttributeError, KeyError, TypeError, ValueError)  # of requests: an OSError
+
+
 class _EtcdWatch:
     """Notifications from a thread that reads the stream of a watch."""
 
@@ -310,7 +315,7 @@ class _EtcdWatch:
             _shut(response)
 
     def _run(self) -> None:
-        revision = attempt = 0
+        revision, attempt, bug = 0, 0, ""
         while not self._stopped.is_set():
             try:
                 endpoint, stream = self._open(attempt, revision)
@@ -323,14 +328,13 @@ class _EtcdWatch:
                             revision = self._received(line, revision)
                             if not revision:  # etcd has ended the watch, but leaves the stream open
                                 break
-            except (
-                OSError,
-                Etcd3Exception,
-                AttributeError,
-                KeyError,
-                TypeError,
-                ValueError,
-            ):  # of requests: an OSError
+            except _READING:
+                if not self._stopped.wait(0.1):
+                    attempt += 1
+            except Exception as error:  # without its watches, a member notices no change
+                if repr(error) != bug:
+                    bug = repr(error)
+                    log.error("Bug in the watch of a key; it connects again: %r", error, exc_info=error)
                 if not self._stopped.wait(0.1):
                     attempt += 1
             else:

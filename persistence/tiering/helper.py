@@ -230,6 +230,8 @@ def main() -> None:
 
 
 def _receive(requests: queue.SimpleQueue[str]) -> None:
-    for line in sys.stdin:
-        requests.put(line)
-    os._exit(0)
+    try:
+        for line in sys.stdin:
+            requests.put(line)
+    finally:
+        os._exit(0)  # also after an error: nobody would read the requests

@@ -125,6 +125,12 @@ class GroupMembership(ServerPart):
         await self._services.coordinator.close()
 
     def _beat(self) -> None:
+        try:
+            self._check_on_time()
+        finally:  # also after a bug: without beats, the lease expires
+            self._timer = self._loop.call_later(self._config.group_lease / 1000 / BEATS, self._beat)
+
+    def _check_on_time(self) -> None:
         now = self._loop.time()
         stalled = now - self._beaten
         self._beaten = now
@@ -142,7 +148,6 @@ class GroupMembership(ServerPart):
         self.in_sync.on_time()
         if self.in_sync.must_change(self.name) or self.standing.target or self.handover.due():
             self.wake()
-        self._timer = self._loop.call_later(lease / BEATS, self._beat)
 
     @property
     def longest_stall(self) -> float:

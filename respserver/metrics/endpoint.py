@@ -26,6 +26,7 @@ SILENT: Final = 10.0  # seconds
 WHOLE: Final = 60.0  # seconds
 READ: Final = 4096  # bytes at a time
 REST: Final = 0.0005  # seconds after each piece of the text, see Rule 3
+AFTER_BUG: Final = 0.1  # seconds without requests after an unexpected error
 WAITING: Final = 30.0  # seconds for a snapshot, for example while the event loop is stalled
 
 Text = Callable[[], Iterator[bytes]]  # makes the text in pieces
@@ -102,20 +103,32 @@ class MetricsEndpoint:
     # -- the thread ------------------------------------------------------------------------------------------
     def _run(self) -> None:
         while not self._closing:
-            for key, _ in self._selector.select(1.0):
-                if key.fileobj is self._wake_read:
-                    with suppress(BlockingIOError):
-                        self._wake_read.recv(READ)
-                elif key.data is None:
-                    self._accept(key.fileobj)  # type: ignore[arg-type]
-                else:
-                    self._serve(key.data)
-            with self._lock:
-                delivered, self._delivered = self._delivered, []
-            for text in delivered:
+            try:
+                self._turn()
+            except Exception as error:  # noqa: BLE001 - a bug, which must not end the thread
+                self._on_bug(error)
                 self._asked_at = 0.0
-                self._answer(text)
-            self._close_late()
+                self._drop_all()  # one of them may cause the same error at each turn
+                time.sleep(AFTER_BUG)
+        self._drop_all()
+
+    def _turn(self) -> None:
+        for key, _ in self._selector.select(1.0):
+            if key.fileobj is self._wake_read:
+                with suppress(BlockingIOError):
+                    self._wake_read.recv(READ)
+            elif key.data is None:
+                self._accept(key.fileobj)  # type: ignore[arg-type]
+            elif key.data in self._clients:
+                self._serve(key.data)
+        with self._lock:
+            delivered, self._delivered = self._delivered, []
+        for text in delivered:
+            self._asked_at = 0.0
+            self._answer(text)
+        self._close_late()
+
+    def _drop_all(self) -> None:
         for client in list(self._clients):
             self._drop(client)
 

@@ -113,22 +113,25 @@ class MapKeeper(ServerPart):
         while True:
             wait = CHECK_SECONDS
             now = self._loop.time()
-            if self._must_read or now - read_at >= READ_SECONDS or self._outdated():
-                self._must_read, read_at = False, now
-                try:
+            try:
+                if self._must_read or now - read_at >= READ_SECONDS or self._outdated():
+                    self._must_read, read_at = False, now
                     async with self._lock:
                         await self._step()
                     self.problem = ""
-                except CoordinatorError as error:
-                    self._note(f"the map can't be read or changed: {error}", wait=True)
-                    self._must_read, wait = True, RETRY * self._config.group_lease / 1000
-                except (SlotMapError, OSError) as error:
-                    self._note(str(error), wait=False)
-                    self._must_read = True
-                except Exception as error:  # noqa: BLE001 - even after a bug, a member must try again
-                    self._logger.trace("Bug while following the map of the cluster", error)
-                    self._must_read = True
-            self._unserved.check()
+            except CoordinatorError as error:
+                self._note(f"the map can't be read or changed: {error}", wait=True)
+                self._must_read, wait = True, RETRY * self._config.group_lease / 1000
+            except (SlotMapError, OSError) as error:
+                self._note(str(error), wait=False)
+                self._must_read = True
+            except Exception as error:  # noqa: BLE001 - even after a bug, a member must try again
+                self._logger.trace("Bug while following the map of the cluster", error)
+                self._must_read = True
+            try:
+                self._unserved.check()
+            except Exception as error:  # noqa: BLE001 - as above
+                self._logger.trace("Bug in the search for keys that no client can use", error)
             if not (self._must_read and self._wakened.is_set()):
                 with suppress(TimeoutError):
                     async with asyncio.timeout(wait):

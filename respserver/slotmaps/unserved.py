@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Final
 
 from commands.slots import ALL_SLOTS, NO_SLOTS, SLOTS, slot_of
@@ -95,8 +94,7 @@ class UnservedSearch(ServerPart):
         """Stop."""
         if self._task is not None:
             self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.gather(self._task, return_exceptions=True)
 
     async def _complete(self, search: _Search) -> None:
         led, finished = self._standing.led, False

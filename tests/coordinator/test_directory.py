@@ -20,6 +20,7 @@ from coordinator.connect import connect
 from coordinator.directory import POLL, DirectoryCoordinator
 from coordinator.interface import Coordinator, CoordinatorConfigError, CoordinatorError, Versioned
 from coordinator.versions import Outcome
+from tests.waiting import until
 
 ROOT = Path(__file__).parent.parent.parent
 KEY = "leader"
@@ -456,6 +457,49 @@ def test_a_watch_of_a_disk_that_stalls(tmp_path: Path, monkeypatch: pytest.Monke
         await one.close()
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("how", ["a malformed file", "no memory"])
+def test_watches_survive_an_unexpected_error(
+    tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One thread polls for all watches of a member. It polls again, and logs the error once per watch."""
+    listdir, failed = os.listdir, [0]
+
+    def fails(path: Path) -> list[str]:
+        failed[0] += 1
+        raise MemoryError
+
+    async def story() -> None:
+        one = DirectoryCoordinator(tmp_path, timeout=20)
+        await one.swap("state", b"1", 0)
+        watches = [one.watch("state"), one.watch("other")]
+        for watch in watches:
+            await anext(watch)
+        if how == "no memory":
+            monkeypatch.setattr(os, "listdir", fails)
+            await until(lambda: failed[0] >= 6)
+            monkeypatch.setattr(os, "listdir", listdir)
+            for watch in watches:
+                await anext(watch)  # something may have changed meanwhile
+        else:
+            versions.append(tmp_path / "keys/state", 1, b"value \xff\n1", tmp_path, sync=False)
+            await until(lambda: caplog.records)
+            versions.append(tmp_path / "keys/state", 2, b"value -\n1", tmp_path, sync=False)
+            await anext(watches[0])
+        for key, version, watch in zip(("state", "other"), (1 if how == "no memory" else 3, 0), watches, strict=True):
+            await one.swap(key, b"2", version)
+            await anext(watch)
+        await one.close()
+
+    async def limited() -> None:
+        async with asyncio.timeout(60):
+            await story()
+
+    asyncio.run(limited())
+    logged = [record.getMessage() for record in caplog.records]
+    assert len(logged) == (2 if how == "no memory" else 1), logged
+    assert all(text.startswith("Bug in the watch of a key; it is read again") for text in logged)
 
 
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import urllib.request
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -94,6 +95,39 @@ def test_a_watch_whose_revision_was_compacted_meanwhile(tmp_path: Path) -> None:
     finally:
         proxy.close()
         etcds.close()
+
+
+def test_a_watch_survives_an_unexpected_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    etcds = Etcds(tmp_path)
+    loads = json.loads
+
+    def fails(_: object) -> None:
+        failed.set()
+        raise MemoryError
+
+    async def story() -> None:
+        one = connect(f"etcd://{etcds.hosts}", timeout=10)
+        with monkeypatch.context() as patch:
+            patch.setattr("coordinator.etcd.json", SimpleNamespace(loads=fails))
+            watch = one.watch("k")
+            assert await asyncio.to_thread(failed.wait, 30)
+            patch.setattr("coordinator.etcd.json", SimpleNamespace(loads=loads))
+            async with asyncio.timeout(30):
+                await anext(watch)
+                await one.swap("k", b"1", 0)
+                await anext(watch)
+        await one.close()
+
+    failed = threading.Event()
+    try:
+        asyncio.run(story())
+    finally:
+        etcds.close()
+    assert {record.getMessage() for record in caplog.records if record.name == "coordinator.etcd"} == {
+        "Bug in the watch of a key; it connects again: MemoryError()"
+    }
 
 
 def test_nobody_answers() -> None:

@@ -72,6 +72,8 @@ class SupervisedMember:
                 self.process = self._folder.member(self.name) or self._start()
             except (ClusterError, OSError) as error:
                 self._say(f"member {self.name} can't be started: {error}")
+            except Exception as error:  # noqa: BLE001 - even after a bug, the member must be started again
+                self._say(f"member {self.name} can't be started, which is a bug: {error!r}")
             else:
                 await self._until_it_ends(self.process)
                 if time.monotonic() - began > STABLE:

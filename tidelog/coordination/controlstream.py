@@ -119,6 +119,7 @@ class ControlStream:
                 read = calls.tread(self.key, self.last or "0", AT_ONCE, block=WAIT_MS)
                 async with asyncio.timeout(WAIT_MS / 1000 * 2):  # detects a peer that vanished
                     (batch,) = checked(await self._link.together(read))
+                self.feed(batch)
             except (redis.ConnectionError, redis.TimeoutError, redis.ResponseError, OSError) as error:
                 if isinstance(error, redis.ResponseError):
                     self._trouble.warn(f"{self.key}: {text_of(error)}; changes are noticed later")
@@ -127,9 +128,13 @@ class ControlStream:
                 lost = True
                 await asyncio.sleep(delays.next())
                 continue
+            except Exception:
+                log.exception("%s: unexpected error; the stream is read again", self.key)
+                lost = True
+                await asyncio.sleep(delays.next())
+                continue
             delays.reset()
             self._trouble.succeeded()
-            self.feed(batch)
 
     def _subjects(self) -> set[str]:
         return {subject for subject, _ in self._listeners.values()}
@@ -137,4 +142,7 @@ class ControlStream:
     def _notify(self, concerned: set[str], lost: bool) -> None:
         for subject, callback in tuple(self._listeners.values()):
             if subject in concerned:
-                callback(lost)
+                try:
+                    callback(lost)
+                except Exception:  # the other listeners must be notified
+                    log.exception("%s: a listener of %r failed", self.key, subject)

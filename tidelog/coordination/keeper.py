@@ -4,7 +4,7 @@ The lease is not lost if the main thread computes for minutes, since Python swit
 can only be lost through code that does not release the interpreter's lock.
 
 Rule 1: a lost lease is acquired again, as a new tenure, until ``stop``.
-Rule 2: errors of the server or the connection never end the thread.
+Rule 2: errors never end the thread. A bug is logged, and the next attempt follows.
 """
 
 from __future__ import annotations
@@ -84,6 +84,9 @@ class Keeper:
                 wait = self._turn()
             except (OSError, ReplyError) as error:
                 wait = self._failed(error)
+            except Exception:
+                log.exception("lease %s: unexpected error; trying again", self.lease.key)
+                wait = self.lease.ttl / ATTEMPTS
         for left in (1, 0):  # with a second attempt, since the connection may have been lost long ago
             try:
                 drive(self._send, self.lease.release())

@@ -124,9 +124,11 @@ class GatewayServer:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(SWEPT)
-            self.site.tails.sweep()
-            self.site.tokens.sweep()
-            self._users.sweep()
+            for sweep in (self.site.tails.sweep, self.site.tokens.sweep, self._users.sweep):
+                try:
+                    sweep()
+                except Exception:  # without later sweeps, memory would grow
+                    log.exception("expired state could not be removed")
 
 
 def application(site: GatewaySite) -> web.Application:

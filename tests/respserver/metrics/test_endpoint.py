@@ -46,6 +46,18 @@ def test_requests(running: RunningServer, port: int, request_: bytes, status: by
     assert scrape(port)("streams") == 0
 
 
+def test_an_unexpected_error_ends_requests_but_not_the_endpoint(
+    running: RunningServer, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise ValueError("a bug")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(endpoint.MetricsEndpoint, "_handle", fails)
+        assert answer(port, GET) == b""
+    assert scrape(port)("streams") == 0
+
+
 def test_a_head_request_has_no_body(running: RunningServer, port: int) -> None:
     head, _, body = answer(port, b"HEAD /metrics HTTP/1.1\r\n\r\n").partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 OK\r\n")

@@ -12,6 +12,7 @@ import pytest
 from coordinator import slotmap
 from coordinator.interface import CoordinatorError
 from coordinator.slotmap import MapGroup, MapMember, SlotMap, SlotRange
+from respserver.slotmaps import moving
 from respserver.slotmaps.moving import SlotMover
 
 pytestmark = pytest.mark.interpreted
@@ -47,6 +48,24 @@ def test_a_move_whose_reply_is_lost_and_whose_keys_are_deleted_meanwhile() -> No
     mover._peer, mover._peer_led = None, ("", 0)
     mover._deleting, mover._slots, mover._state = None, SimpleNamespace(leads=False), {}
     asyncio.run(run())
+
+
+def test_a_bug_while_keys_are_deleted_does_not_end_the_deletion(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next move of these slots waits for it, and nothing else starts it until the map changes."""
+    monkeypatch.setattr(moving, "AFTER_BUG", 0.0)
+    left, errors, traced = ["m"], [KeyError("x"), KeyError("y")], []
+
+    async def once(led: int) -> None:
+        if errors:
+            raise errors.pop()
+        left.clear()
+
+    mover: Any = object.__new__(SlotMover)
+    mover._standing, mover._slots = SimpleNamespace(led=1), SimpleNamespace(leads=True)
+    mover._left, mover._forgotten, mover._tidy_once = left.copy, list, once
+    mover._logger = SimpleNamespace(trace=lambda text, error: traced.append(text))
+    asyncio.run(mover._tidy())
+    assert (left, len(traced), mover._deleting) == ([], 2, None)
 
 
 def test_a_bug_in_the_selection_of_records_ends_the_move() -> None:

@@ -63,6 +63,28 @@ def test_messages_below_the_last_one_are_heard_after_a_loss(tidelog_server: Serv
     assert follow(tidelog_server, client, StreamId(2**50)) == [True, False]
 
 
+def test_a_listener_that_fails_does_not_end_the_following(tidelog_server: Server, client: Client) -> None:
+    async def main() -> list[bool]:
+        heard: list[bool] = []
+        line = WorkerConnector(Access((tidelog_server.url,)), NAME).connection()
+        control = ControlStream("control", "job", line)
+        control.subscribe("bill", fails)
+        control.subscribe("bill", heard.append)
+        await control.begin()
+        control.start()
+        for count in (1, 2):
+            client.run(joined("w"))
+            await until(lambda count=count: len(heard) == count)  # type: ignore[misc]
+        await control.stop()
+        line.close()
+        return heard
+
+    def fails(_: bool) -> None:
+        raise ValueError("a bug")
+
+    assert asyncio.run(main()) == [False, False]
+
+
 def test_a_message_reaches_the_listeners_of_its_subject(tidelog_server: Server, client: Client) -> None:
     async def main() -> dict[str, list[bool]]:
         heard: dict[str, list[bool]] = {"bill": [], "ship": [], "": []}

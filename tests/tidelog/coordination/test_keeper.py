@@ -11,7 +11,7 @@ from tests.replication.proxy import Proxy
 from tests.tidelog.coordination.leasekit import holder, lease_of
 from tests.waiting import eventually
 from tidelog.client.client import Client
-from tidelog.client.steps import run
+from tidelog.client.steps import Steps, run
 from tidelog.coordination import Keeper
 from tidelog.coordination.claims import take
 from tidelog.testing import Server, free_port
@@ -47,6 +47,25 @@ def test_what_it_costs(tidelog_server: Server, client: Client) -> None:
         before, first = renewals(), lease.tenure.until
         eventually(lambda: lease.tenure.until > first + TTL)
         assert renewals() - before <= 3 * (lease.tenure.until - first) / TTL + 1
+
+
+def test_an_unexpected_error_does_not_end_the_renewals(
+    tidelog_server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    lease = lease_of("w", TTL)
+    acquire, errors = lease.acquire, [ValueError("a bug"), ValueError("a bug")]
+
+    def fails() -> Steps[bool]:
+        if errors:
+            raise errors.pop()
+        return acquire()
+
+    lease.acquire = fails  # type: ignore[method-assign]
+    with Keeper(access(tidelog_server), lease) as keeper:
+        assert keeper.wait(30)
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == [
+        "lease lease:w: unexpected error; trying again"
+    ] * 2
 
 
 def test_a_process_that_computes_keeps_its_lease(tidelog_server: Server) -> None:

@@ -139,7 +139,10 @@ class Watchdog:
             late = now - before > 3 * BEAT
             before = now
             if not late and now - self._noted > LIMIT:
-                self._sample(now)
+                try:
+                    self._sample(now)
+                except Exception:  # the loop changes what a sample reads
+                    log.exception("no sample of a blocking call was taken")
 
     def _sample(self, now: float) -> None:
         frame = sys._current_frames().get(self._ident)

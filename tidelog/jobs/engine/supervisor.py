@@ -262,6 +262,10 @@ class Supervisor:
                     trouble.warn(text, _kind(error))
                     found = JobRegistry()  # the server may have lost entries that were read
                     await asyncio.sleep(delays.next())
+                except Exception:  # without the registry, the engine would not notice any change
+                    log.exception("engine %s: unexpected error while following the registry; retrying", self.name)
+                    found = JobRegistry()
+                    await asyncio.sleep(delays.next())
         finally:
             line.close()
 
