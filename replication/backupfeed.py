@@ -45,6 +45,7 @@ IDLE_FRAMES: Final = 2  # intervals without records after which the time is sent
 class BackupFeed(ReplicaFeed):
     """The link to one continuous backup."""
 
+    follows = True
     _idle = 0  # intervals since the last frame
 
     def _request(self, argv: list[bytes]) -> None:

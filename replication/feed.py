@@ -13,7 +13,9 @@ then has more than its leader while the sync fails, or if the leader's machine f
 Rule 4: the journal must be retained from log offset ``needs`` on.
 Rule 5: a replica of an earlier version is sent only the data that it can read (``formats``), and nothing after that.
 Rule 5a: a backup is sent no records with references to history objects, and nothing after them. Before a copy of a
-backup, the store gets the references of the log, so that the log after the copy has only new ones.
+backup, the store gets the references of the log, so that the log after the copy has only new ones. A single backup
+needs the log up to its end before the copy, and so none of these. Its connection remains until it has read what was
+sent, and closes it: an abort would discard what is in the buffers.
 Rule 6: a replica has at most what it was sent. If it acknowledges more, or something that is not a log offset, it is
 disconnected. As in Redis, an acknowledgement below an earlier one changes nothing.
 Rule 7: a replica reports the nodes that it has (``persistence.noderuns``) in chunks. Each chunk is requested when the
@@ -36,6 +38,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from commands.parse import positive
+from persistence.backlog import NOTHING
 from persistence.log import GoneError, Log
 from persistence.noderuns import ReportedRuns
 from persistence.storecopy import StoreCopy
@@ -107,6 +110,9 @@ class FeedOwner(Protocol):
     def outgrown(self, needed: int) -> None:
         """Note that the log contains data that only replicas that know the format ``needed`` can read."""
 
+    def complete(self, feed: ReplicaFeed) -> None:
+        """Note that a single backup gets no more records, because the next ones refer to history objects."""
+
     def cannot_back_up(self, offset: int) -> None:
         """Note that the records at this log offset are not sent to backups (Rule 5a)."""
 
@@ -124,6 +130,8 @@ class FeedOwner(Protocol):
 
 class ReplicaFeed(asyncio.Protocol):
     """Takes over the connection after PSYNC. Times are in ms, from a clock that is never set."""
+
+    follows = False  # the other end is a backup that continues with another copy if it can't get all records
 
     def __init__(
         self, owner: FeedOwner, host: str, port: int, offset: int, now: int, copy_only: bool = False,
@@ -448,12 +456,17 @@ class ReplicaFeed(asyncio.Protocol):
 
     def _send_away(self, needed: int) -> None:
         """Disconnect the replica, because it can't read the next data (Rules 5 and 5a)."""
-        if self.copy_only:
+        if self.copy_only and not self.follows:
+            self.live = False
+            self.needs = NOTHING
+            self.owner.moved_on()
+            self.owner.complete(self)
+        elif self.copy_only:
             self.owner.cannot_back_up(self.position)
             self.cut("the next records refer to history objects, on which a backup does not depend: take another one")
-            return
-        self.owner.outgrown(needed)
-        self.cut("its version is too old to read the new records")
+        else:
+            self.owner.outgrown(needed)
+            self.cut("its version is too old to read the new records")
 
     # -- end -------------------------------------------------------------------------------------------------
     def cut(self, why: str) -> None:

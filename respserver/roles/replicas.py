@@ -443,6 +443,12 @@ class Replicas(ServerPart):
     def may_refer(self) -> bool:
         return bool(self._config.tier_url) or self._data.ks.pool.tiered
 
+    def complete(self, feed: ReplicaFeed) -> None:
+        self._logger.notice(
+            f"Copying client {feed.host}:{feed.port} gets no more records, because the next ones refer to history"
+            " objects"
+        )
+
     def cannot_back_up(self, offset: int) -> None:
         self._not_backed_up = max(self._not_backed_up, offset)
 
