@@ -35,6 +35,9 @@ class S3Proxy:
         self.change: Callable[[str, bytes], bytes] = lambda _path, body: body
         self.headers: dict[str, str] = {}  # that replace those of responses
         self.refused = 0
+        self.answers = threading.Event()  # otherwise, it accepts requests and is silent, as if its process was stopped
+        self.answers.set()
+        self.silent = 0  # requests that had to wait
 
 
 def _handler(proxy: S3Proxy) -> type[BaseHTTPRequestHandler]:
@@ -44,6 +47,9 @@ def _handler(proxy: S3Proxy) -> type[BaseHTTPRequestHandler]:
         def _forward(self) -> None:
             length = int(self.headers.get("Content-Length") or 0)
             body = self.rfile.read(length)
+            if not proxy.answers.is_set():
+                proxy.silent += 1
+                proxy.answers.wait()
             code = proxy.refusal(self.headers)
             if code:
                 proxy.refused += 1
@@ -103,6 +109,7 @@ def s3_proxy() -> Iterator[tuple[S3Proxy, str]]:
         try:
             yield proxy, bucket
         finally:
+            proxy.answers.set()
             server.shutdown()
             thread.join()
             server.server_close()

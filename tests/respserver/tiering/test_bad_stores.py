@@ -4,8 +4,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from email.message import Message
 from pathlib import Path
+from select import select
 from typing import Any
 
 import pytest
@@ -14,7 +17,7 @@ from persistence.tiering.objectstore import HistoryStore
 from respserver.testing import start_in_thread
 from respserver.tiering import historyreads
 from tests.persistence.tiering.kit import Entry, History
-from tests.respserver.tiering.s3proxy import TEXTS, s3_proxy
+from tests.respserver.tiering.s3proxy import TEXTS, S3Proxy, s3_proxy
 from tests.respserver.tiering.test_freeing import COUNT, FREED, add, empty_cache, wait_until_freed
 from tests.respserver.tiering.test_tiering import NODE, await_copy, fields, tiered
 from tests.waiting import eventually
@@ -74,6 +77,46 @@ def test_credentials_that_expire(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             eventually(lambda: fields(client)["tier_last_status"] == "ok")
             eventually(lambda: fields(client)["tier_read_error"] == "")
         assert proxy.refused > 1
+
+
+@contextmanager
+def silent(proxy: S3Proxy) -> Iterator[None]:
+    proxy.answers.clear()
+    try:
+        yield
+    finally:
+        proxy.answers.set()
+
+
+def test_a_store_that_is_stopped(tmp_path: Path) -> None:
+    """It accepts connections and requests, and is silent. Reads and copies fail after ``tier-timeout``. Other commands
+    are served meanwhile, and everything continues when it answers again."""
+    with s3_proxy() as (proxy, bucket):
+        url = f"{bucket}/{tmp_path.name}"
+        with (
+            tiered(url, tier_free="yes", save="", node_cache_size="0", tier_timeout=10) as server,
+            Raw(server.port) as client, Raw(server.port) as other,
+        ):  # fmt: skip
+            entries = add(client, COUNT)
+            wait_until_freed(client, FREED)
+            with silent(proxy):
+                empty_cache(server)
+                before = proxy.silent
+                client.send("XRANGE", "a", "-", "+")
+                more = add(other, 4 * NODE, first=1001, key="b")
+                eventually(lambda: proxy.silent > before, "no request to the store")
+                while not select([client.sock], [], [], 0)[0]:
+                    assert other("PING") == b"PONG"
+                    writes_continue(other)
+                error = str(client.read())
+                assert error.startswith("TRYAGAIN ")
+                assert "no answer within 10 s" in error
+                eventually(lambda: fields(other)["tier_last_status"] == "err")
+                assert "no answer within 10 s" in fields(other)["tier_last_error"]
+            reads_again(client, entries)
+            await_copy(HistoryStore(url, 60, lambda: None), more, b"b")
+            eventually(lambda: fields(client)["tier_last_status"] == "ok")
+            assert fields(client)["tier_lost_objects"] == "0"
 
 
 def test_a_clock_that_differs_too_much(tmp_path: Path) -> None:
