@@ -61,6 +61,21 @@ DIFFERENT: Final = {
     "test_info.py::test_a_field_moves[streams]": "the journal has everything after each checkpoint",
     "test_info.py::test_every_field_is_in_a_table": "the server has a `tier-url`, and so fields of tiering",
     "test_long_commands.py::test_messages_change_hands_in_slices": "a claim ends at entries that are not in the cache",
+    "test_observation.py::test_only_reads_count_as_hits_and_misses_and_each_once": "a read counts again after its wait",
+    "test_observation.py::test_the_buffers_of_clients": "a long reply waits for entries, and not for its client",
+    "test_retention.py::test_a_stream_that_always_exceeds_its_limit_is_checked_once_a_second":
+        "a check follows as many appends as a node has entries: one",
+    "test_retention.py::test_appends_cause_a_check_only_if_they_can_exceed_a_limit[COUNT 600-1110-checked2]":
+        "whole nodes have one entry",
+    "test_retention.py::test_bytes_limit_the_size": "nodes of one entry have other sizes",
+    "test_retention.py::test_count_is_exact_or_in_whole_nodes": "whole nodes have one entry",
+    "test_retention.py::test_entries_leave_when_they_are_too_old[EXACT]":
+        "a policy evicts entries later if it needs some that are not in the cache",
+    "test_retention.py::test_entries_leave_when_they_are_too_old[~]": "whole nodes have one entry",
+    "test_retention.py::test_no_excess_remains":
+        "a policy evicts entries later if it needs some that are not in the cache",
+    "test_retention.py::test_whole_nodes_leave_when_the_next_node_is_old":
+        "a policy evicts entries later if it needs some that are not in the cache",
     "test_staging.py::test_memory_and_disk_are_told": "nodes of one entry need more memory",
     "test_stalls.py::test_a_client_that_is_always_late_still_sees_ends":
         "messages become dead letters later if their entries are not in the cache",
