@@ -142,7 +142,7 @@ class ClusterStorm(Storm):
                     (reply,) = await self._ask(member, ("TCLUSTER", "STATUS"))
                     status = json.loads(reply)
                     found.append(status)
-                    if status["map"]["moves"] or status["problem"] or status["warnings"]:
+                    if status["map"] is None or status["map"]["moves"] or status["problem"] or status["warnings"]:
                         return False
                     if member.leads != status["leads"]:
                         return False

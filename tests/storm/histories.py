@@ -11,6 +11,7 @@ Rule 3: when all streams have been deleted at the end, each prefix becomes empty
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -41,6 +42,7 @@ class Histories:
         """``kind``: one of KINDS. The directory is below ``top``."""
         self._stack = contextlib.ExitStack()
         self.directory = top / "history" if kind == "directory" else None
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)  # moto's server would log each request
         base = str(self.directory) if self.directory is not None else self._stack.enter_context(s3_bucket())
         self.urls = {group: f"{base}/{group}" for group in groups}
         if self.directory is not None:
