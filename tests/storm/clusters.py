@@ -175,8 +175,10 @@ class ClusterStorm(Storm):
             for work in works:
                 if isinstance(work, Delays):
                     await work.joined(connection)
-            for key in {key for key, _, _ in record.shown}:
-                record.check_shown(key, await connection("TRANGE", key, "-", "+") or [])
+            for key in {key for key, _, _ in record.shown} | {key for key, _, _, _ in record.tailed}:
+                rows = await connection("TRANGE", key, "-", "+") or []
+                record.check_shown(key, rows)
+                record.check_tailed(key, rows)
         finally:
             connection.close()
         await super()._check(record, works)

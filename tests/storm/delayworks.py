@@ -170,8 +170,8 @@ class ReplicaReads(Work):
         _, before, role, rows, after = replies
         if not isinstance(before, bytes) or not isinstance(after, bytes) or isinstance(role, Exception):
             raise LostError("no map")
-        version, owner = _owner(before, key)
-        same = (version, owner) == _owner(after, key)
+        version, owner = owner_of(before, key)
+        same = (version, owner) == owner_of(after, key)
         if same and owner != at[:-1]:
             assert isinstance(rows, hiredis.ReplyError), f"{key}: {at} serves a slot of group {owner}"
             assert str(rows).startswith(("MOVED ", "CLUSTERDOWN ")), f"{key} at {at}: {rows}"
@@ -197,7 +197,7 @@ class ReplicaReads(Work):
             self.record.shown.add((key, number(rows[-1][0]), len(rows)))
 
 
-def _owner(document: bytes, key: str) -> tuple[int, str | None]:
+def owner_of(document: bytes, key: str) -> tuple[int, str | None]:
     """Return the version of a map, and the group that has a key."""
     found = json.loads(document)
     slot = slot_of(key.encode())

@@ -95,6 +95,10 @@ class Routed(Connection):
             self._lose(member)
             raise
 
+    async def separate(self, member: str) -> Connection:
+        """Return another connection to this member, which the caller closes. Raises LostError."""
+        return await Connection.to(self._ports[member], self._patience)
+
     # -- members ---------------------------------------------------------------------------------------------------
     def _member(self, slot: int) -> str:
         if slot not in self._guess:

@@ -17,7 +17,8 @@ from typing import Any, Final
 
 from commands.slots import SLOTS, slot_of
 from tests.simulation.clients import LostError, RefusedError
-from tests.storm.delayworks import DELAYED, DelayRecord, Delays, ReplicaReads
+from tests.storm.delayworks import DELAYED, Delays, ReplicaReads
+from tests.storm.replicatails import IDLE, ReplicaTails, TailRecord, WaitingReads
 from tests.storm.routing import Routed
 from tests.storm.works import STREAMS, Appends, Groups, Reads, Record, Tail, Work, XAppends, XGroups
 
@@ -62,7 +63,7 @@ class String:
             self.shown = max(self.shown, int(found))
 
 
-class SlotRecord(DelayRecord):
+class SlotRecord(TailRecord):
     """The ledger of a round of a cluster. Each key has a slot of its own."""
 
     def __init__(self, prefix: str, strings: int, earlier: tuple[str, ...] = ()) -> None:
@@ -81,7 +82,7 @@ class SlotRecord(DelayRecord):
     def slots(self) -> list[int]:
         """The slots of all keys."""
         strings = [each.tag for each in self.strings]
-        return [slot_of(key.encode()) for key in (*self.keys, *self.counters, *strings, *self._earlier)]
+        return [slot_of(key.encode()) for key in (*self.keys, self.key(IDLE), *self.counters, *strings, *self._earlier)]
 
 
 class SlotAppends(Appends):
@@ -228,4 +229,5 @@ class Moves(Work):
 WORKS: tuple[type[Work], ...] = (
     SlotAppends, SlotAppends, XAppends, Idempotent, Groups, XGroups, Counts, Counts, Strings, Strings, SlotReads,
     SlotReads, Tail, Moves, Moves, Delays, Delays, ReplicaReads, ReplicaReads,
+    ReplicaTails, ReplicaTails, WaitingReads, WaitingReads,
 )  # fmt: skip
