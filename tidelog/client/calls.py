@@ -9,7 +9,6 @@ Rule 2: bytes are not decoded. Text in arguments is sent as UTF-8, numbers in th
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -128,7 +127,7 @@ _READ: dict[str, Callable[[Any], Any]] = {"retain": _policy, "tier": _words}
 def _fields_of(kind: type[Any]) -> dict[bytes, tuple[str, Callable[[Any], Any] | None]]:
     """Return the fields of a description by their names in replies, each with what reads its value."""
     found: dict[bytes, tuple[str, Callable[[Any], Any] | None]] = {}
-    for name in (each.name for each in dataclasses.fields(kind)):
+    for name in kind.__annotations__:
         read = _READ.get(name, _maybe_id if name in _ID_FIELDS else None)
         found[name.replace("_", "-").replace("deadlettered", "dead-lettered").encode()] = name, read
     return found
