@@ -4,7 +4,7 @@
 ``space``, ``xstreams``, ``latency`` and ``cpu``. ``long``, ``replication``, ``spark``, ``report``, ``pending_memory``,
 ``turns``, ``acks``, ``clustermode``, ``clustersend``, ``clusterspark``, ``console``, ``continuousbackup``, ``delays``,
 ``failovers``, ``gateway``, ``retention``, ``slotmoves``, ``sql``, ``stalls``, ``tieredreads``,
-``tieredstart`` and ``workers`` are separate programs.
+``tieredspace``, ``tieredstart`` and ``workers`` are separate programs.
 
     acks            ``python -m benchmarks.acks``: what replies cost that wait for replicas
     append          appends: by clients, pipeline, payload and appendfsync; many in one command; the ceiling
@@ -56,6 +56,7 @@
     targets         the required ratio of each row: a floor and a goal
     tiered          servers whose entries are only in an object store
     tieredreads     ``python -m benchmarks.tieredreads``: short reads of such entries, and PINGs meanwhile
+    tieredspace     ``python -m benchmarks.tieredspace``: bytes per entry in history objects and in the store
     tieredstart     ``python -m benchmarks.tieredstart``: starts and full copies of a server with such entries
     turns           ``python -m benchmarks.turns``: how long one command blocks the event loop
     varied          appends of varied JSON, from many connections

@@ -2,12 +2,13 @@
 
 Measures a query with a filter and a group by over N rows: ``tidelog sql`` over a stream, from the server and from
 history objects in a directory, and pandas over a CSV file with the same rows. Each runs in a new process, as a user
-would run them. Prints the seconds and their ratios, and the CPU time of the server.
+would run them. Prints the seconds and their ratios, and CPU times.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import subprocess
 import sys
@@ -54,10 +55,18 @@ def fill(server: Server, file: Path, rows: int) -> None:
         client.redis.config_set("tier-interval", 3600)  # no pass during the queries
 
 
-def seconds(*command: str | Path) -> float:
-    before = time.monotonic()
-    subprocess.run([sys.executable, *map(str, command)], check=True, stdout=subprocess.DEVNULL)
-    return time.monotonic() - before
+def environment() -> dict[str, str]:
+    """Return an environment in which bytecode is written, as that of an installation is."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
+def seconds(*command: str | Path) -> tuple[float, float]:
+    """Run a program, and return its seconds and its CPU time."""
+    before, began = os.times(), time.monotonic()
+    subprocess.run([sys.executable, *map(str, command)], check=True, stdout=subprocess.DEVNULL, env=environment())
+    after = os.times()
+    used = after.children_user - before.children_user + after.children_system - before.children_system
+    return time.monotonic() - began, used
 
 
 def cpu_of(pid: int) -> float:
@@ -77,21 +86,29 @@ def main() -> None:
     ):
         file = Path(folder, "weather.csv")
         fill(server, file, given.rows)
-        theirs: list[float] = []
-        ours: dict[str, list[float]] = {source: [] for source in SOURCES}
+        theirs: list[tuple[float, float]] = []
+        ours: dict[str, list[tuple[float, float]]] = {source: [] for source in SOURCES}
         cpu: dict[str, list[float]] = {source: [] for source in SOURCES}
-        for _ in range(given.rounds):
+        for number in range(given.rounds + 1):
+            if number == 1:  # the first round warms up, and writes bytecode
+                theirs.clear()
+                for source in SOURCES:
+                    ours[source].clear()
+                    cpu[source].clear()
             for source in SOURCES:
                 before = cpu_of(server.pid)
                 words = ("-m", "tidelog.cli", "sql", QUERY, "--url", server.url, "--history", source)
                 ours[source].append(seconds(*words))
                 cpu[source].append(cpu_of(server.pid) - before)
             theirs.append(seconds("-c", PANDAS, file))
-    print(f"pandas {median(theirs):.1f} s")
+    took, used = (median(each[at] for each in theirs) for at in (0, 1))
+    print(f"pandas {took:.1f} s, CPU time {used:.1f} s")
     for source in SOURCES:
-        ratio = median(other / own for other, own in zip(theirs, ours[source], strict=True))
-        took = median(ours[source])
+        took, used = (median(each[at] for each in ours[source]) for at in (0, 1))
+        pairs = list(zip(theirs, ours[source], strict=True))
+        ratio, of_cpu = (median(other[at] / own[at] for other, own in pairs) for at in (0, 1))
         print(f"tidelog sql --history {source}: {took:.1f} s, {ratio:.2f} times as fast (floor 1, goal 5)")
+        print(f"  CPU time {used:.1f} s, pandas / this: {of_cpu:.2f}")
         print(f"  CPU time of the server per query: {median(cpu[source]):.2f} s")
 
 

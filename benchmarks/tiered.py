@@ -1,4 +1,4 @@
-"""Servers whose entries are only in an object store (``tier-free yes``), for ``tieredreads`` and ``tieredstart``."""
+"""Servers whose entries are only in an object store (``tier-free yes``), for the benchmarks ``tiered...``."""
 
 from __future__ import annotations
 
@@ -27,14 +27,19 @@ def persistence(peer: Peer) -> dict[str, Any]:
 
 
 def fill_and_move(peer: Peer, rows: int, label: str) -> dict[str, Any]:
-    """Append sensor readings, and return INFO when all that can leave the store has left it. No pass follows.
+    """Append sensor readings, and ``move`` them. ``rows``: a multiple of 1000. Raises click.ClickException."""
+    fill(peer.port, KEY, rows, label)
+    return move(peer, rows)
 
-    ``rows``: a multiple of 1000. The server runs with a short interval.
+
+def move(peer: Peer, rows: int) -> dict[str, Any]:
+    """Return INFO when all of ``rows`` entries that can leave the store have left it. No pass follows.
+
+    The server runs with a short interval.
 
     Raises:
         click.ClickException: a pass fails.
     """
-    fill(peer.port, KEY, rows, label)
     peer.settle()  # passes copy what is in the store
     before: tuple[int, int] = (-1, -1)
     while True:

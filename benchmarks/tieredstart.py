@@ -13,6 +13,7 @@ import shutil
 import tempfile
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 import click
 
@@ -28,22 +29,39 @@ MB = 1e6
 FLOOR, GOAL = 1.5, 1.1
 
 
-def restarted(peer: Peer, rows: int, *more: str) -> float:
-    """Stop the server, start it, and return the seconds until it answers. Raises click.ClickException."""
+class Taken(NamedTuple):
+    """What a start or a copy took."""
+
+    seconds: float
+    cpu: float  # seconds, of all servers that take part
+
+
+def restarted(peer: Peer, rows: int, more: list[str]) -> Taken:
+    """Stop the server, start it, and return what it took until it answers. Raises click.ClickException."""
     peer.stop()
-    seconds = peer.start(*more)
+    taken = Taken(peer.start(*more), peer.cpu_seconds())
     with peer.client() as client:
         found = client.execute_command("TLEN", KEY)
     if found != rows:
         raise click.ClickException(f"{peer.name}: {found:,} of {rows:,} entries after a start")
-    return seconds
+    return taken
 
 
-def show(what: str, tiered: list[float], local: list[float]) -> None:
-    ratios = [one / other for one, other in zip(tiered, local, strict=True)]
-    spread = f"{median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
-    cells = [f"{median(figures):.3f} ({min(figures):.3f}-{max(figures):.3f})" for figures in (tiered, local)]
-    click.echo(f"| {what}, s | {' | '.join(cells)} | {spread} | {FLOOR} / {GOAL} |")
+def copied_to_new(peer: Peer, rows: int, more: list[str]) -> tuple[Taken, int]:
+    """Return what a full copy to a new replica took, and the bytes that were sent. Raises click.ClickException."""
+    with replica_of(peer, follow=False, member=more) as replica:
+        before = peer.cpu_seconds() + replica.cpu_seconds()
+        seconds, size = copied(peer, replica, rows)
+        return Taken(seconds, peer.cpu_seconds() + replica.cpu_seconds() - before), size
+
+
+def show(what: str, tiered: list[Taken], local: list[Taken]) -> None:
+    for at, unit in enumerate(("s", "s of CPU time")):
+        ratios = [one[at] / other[at] for one, other in zip(tiered, local, strict=True)]
+        spread = f"{median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
+        figures = [[taken[at] for taken in side] for side in (tiered, local)]
+        cells = [f"{median(each):.3f} ({min(each):.3f}-{max(each):.3f})" for each in figures]
+        click.echo(f"| {what}, {unit} | {' | '.join(cells)} | {spread} | {FLOOR} / {GOAL} |")
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -74,20 +92,14 @@ def main(rows: int, local: int, rounds: int) -> None:
 
 
 def measure(large: Peer, small: Peer, rows: int, local: int, rounds: int, objects: str) -> None:
-    tiering = options(objects)
-    starts = [(restarted(large, rows, *tiering), restarted(small, local)) for _ in range(rounds + 1)]
-    show("start", *map(list, zip(*starts[1:], strict=True)))  # the first one warms up
+    sides = (large, rows, options(objects)), (small, local, list[str]())
+    starts = [[restarted(*side) for side in sides] for _ in range(rounds + 1)][1:]  # the first one warms up
+    show("start", [one for one, _ in starts], [other for _, other in starts])
     memory = [peer.memory() / MB for peer in (large, small)]
-    copies: list[tuple[float, float]] = []
-    sent = [0.0, 0.0]
-    for _ in range(rounds + 1):
-        seconds = [0.0, 0.0]
-        for at, (peer, size, more) in enumerate(((large, rows, tiering), (small, local, []))):
-            with replica_of(peer, follow=False, member=more) as replica:
-                seconds[at], sent[at] = copied(peer, replica, size)
-        copies.append((seconds[0], seconds[1]))
-    show("full copy to a new replica", *map(list, zip(*copies[1:], strict=True)))
-    click.echo(f"| MB that a full copy sends | {sent[0] / MB:.1f} | {sent[1] / MB:.1f} | {sent[0] / sent[1]:.2f} | |")
+    copies = [[copied_to_new(*side) for side in sides] for _ in range(rounds + 1)][1:]
+    show("full copy to a new replica", *([pair[at][0] for pair in copies] for at in (0, 1)))
+    sent = [size / MB for _, size in copies[-1]]
+    click.echo(f"| MB that a full copy sends | {sent[0]:.1f} | {sent[1]:.1f} | {sent[0] / sent[1]:.2f} | |")
     click.echo(f"| MB of memory after a start | {memory[0]:.0f} | {memory[1]:.0f} | {memory[0] / memory[1]:.2f} | |")
     if persistence(large)["tier_fetched_nodes"]:
         click.echo("NOTE: entries were read from the object store", err=True)

@@ -1,4 +1,4 @@
-"""``benchmarks.tieredreads`` and ``benchmarks.tieredstart`` run, and the delay of the object store has an effect."""
+"""``benchmarks.tieredreads``, ``tieredspace`` and ``tieredstart`` run; the delay of the object store has an effect."""
 
 from __future__ import annotations
 
@@ -38,4 +38,11 @@ def test_starts_and_copies() -> None:
     out = run("tieredstart", "--rows", "20000", "--local", "10000", "--rounds", "2")
     assert "entries are in 0.1 MB of objects" in out
     for what in ("start", "full copy to a new replica"):
-        assert re.search(rf"^\| {what}, s( \| \d+\.\d\d\d \([\d.]+-[\d.]+\)){{2}} \| \d+\.\d\d \(", out, re.MULTILINE)
+        row = rf"^\| {what}, s of CPU time( \| \d+\.\d\d\d \([\d.]+-[\d.]+\)){{2}} \| \d+\.\d\d \("
+        assert re.search(row, out, re.MULTILINE)
+
+
+def test_space() -> None:
+    out = run("tieredspace", "--entries", "5000")
+    ratios = dict(re.findall(r"^\| (sensor|json) \| [\d.]+ \| [\d.]+ \| ([\d.]+) \|", out, re.MULTILINE))
+    assert 0.5 < float(ratios["json"]) < float(ratios["sensor"]) < 2
