@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from tests.waiting import eventually
 from tidelog.client.client import Client
 from tidelog.testing import Server
 
+ROOT = Path(__file__).parents[2]
 # A server with a short limit, whose shutdown hangs.
 HANGS = """
 import asyncio, sys, threading, time
@@ -31,6 +34,26 @@ else:
 from _tidelog_server import main
 sys.exit(main())
 """
+
+
+# A process that gets SIGTERM before it has read its configuration.
+EARLY = """
+import os, signal, sys
+import _tidelog_server
+sys.path.insert(0, str(_tidelog_server.parts()))
+from respserver.config.config import Config
+def load(*_):
+    os.kill(os.getpid(), signal.SIGTERM)
+    sys.exit(3)
+Config.load = load
+sys.exit(_tidelog_server.main())
+"""
+
+
+@pytest.mark.parametrize(("action", "status"), [((), 0), (("--verify",), -signal.SIGTERM)])
+def test_sigterm_before_the_configuration_is_read(action: tuple[str, ...], status: int) -> None:
+    """A server ends as during its recovery. An action has not succeeded."""
+    assert subprocess.run([sys.executable, "-c", EARLY, *action], cwd=ROOT).returncode == status
 
 
 class Lines(Logger):
