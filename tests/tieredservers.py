@@ -61,6 +61,22 @@ DIFFERENT: Final = {
     "test_info.py::test_a_field_moves[streams]": "the journal has everything after each checkpoint",
     "test_info.py::test_every_field_is_in_a_table": "the server has a `tier-url`, and so fields of tiering",
     "test_long_commands.py::test_messages_change_hands_in_slices": "a claim ends at entries that are not in the cache",
+    "test_long_reads.py::test_a_group_that_ends_while_its_messages_are_redelivered":
+        "a read with a group ends at entries that are not in the cache",
+    "test_long_reads.py::test_a_leader_that_becomes_a_replica_ends_it":
+        "a long read waits before its first slice",
+    "test_long_reads.py::test_a_read_of_many_due_messages":
+        "a read with a group ends at entries that are not in the cache",
+    "test_long_reads.py::test_an_entry_between_two_slices_is_deleted_meanwhile":
+        "a read with a group ends at entries that are not in the cache",
+    "test_long_reads.py::test_due_messages_and_then_new_entries_up_to_the_count":
+        "a read with a group ends at entries that are not in the cache",
+    "test_long_reads.py::test_entries_that_are_added_or_evicted_meanwhile":
+        "a long read waits before its first slice",
+    "test_long_reads.py::test_eviction_that_overtakes_it_ends_it":
+        "a read with a group ends at entries that are not in the cache",
+    "test_long_reads.py::test_readers_at_the_same_time_share_the_entries":
+        "a read with a group ends at entries that are not in the cache",
     "test_observation.py::test_only_reads_count_as_hits_and_misses_and_each_once": "a read counts again after its wait",
     "test_observation.py::test_the_buffers_of_clients": "a long reply waits for entries, and not for its client",
     "test_retention.py::test_a_stream_that_always_exceeds_its_limit_is_checked_once_a_second":
