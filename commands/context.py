@@ -209,6 +209,15 @@ class Context:
         self.server.served_time.update()
         return ks.served(self.now)
 
+    def served_for_deadline(self) -> int:
+        """Return the served time for a deadline that will be logged, after any shift of it up to now has been logged.
+
+        Without the shift, the deadline would be early on the next leader if this one has no valid lease.
+        """
+        self.served()
+        self.ks.keep_in_step(self.now)
+        return self.now - self.ks.away
+
     def touch(self, group: Group) -> None:
         """Record activity of the group's readers [15]."""
         if group.ttl:

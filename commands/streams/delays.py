@@ -80,7 +80,7 @@ def _delay(ctx: Context, argv: list[bytes], wall: int) -> bytes:
     if wall:
         due = positive(argv[3])
     else:
-        served = ctx.served()
+        served = ctx.served_for_deadline()
         ks.served_seen = max(ks.served_seen, served)
         due = served + span(argv[3])
     if not 0 <= due <= LAST_DUE:

@@ -326,8 +326,8 @@ def _deliver(
 ) -> None:  # fmt: skip
     """Apply the effect of a read: ``due`` are redelivered, except those that are ``gone``."""
     now = ctx.now
-    ctx.ks.keep_in_step(now)
-    expire_at = now - ctx.ks.away + options.expire if options.expire else NEVER
+    served = ctx.served_for_deadline()
+    expire_at = served + options.expire if options.expire else NEVER
     reader = groupmutators.Reader(
         now, options.retry, expire_at, options.max_deliveries, options.deadletter, options.flags
     )

@@ -62,7 +62,7 @@ def ttouch(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 def _fall_due(ctx: Context, argv: list[bytes], first: int, delay: int) -> Reply:
-    return by_id(argv, first, partial(_set_due, argv[:3], ctx.served() + delay), ctx)
+    return by_id(argv, first, partial(_set_due, argv[:3], ctx.served_for_deadline() + delay), ctx)
 
 
 def _set_due(argv: list[bytes], due: int, ctx: Context, ids: list[bytes]) -> int:

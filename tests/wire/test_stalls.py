@@ -372,6 +372,29 @@ def test_a_message_that_is_delivered_meanwhile_is_not_late(
     assert 2 * RETRY - 200 <= expires - now <= 2 * RETRY
 
 
+@pytest.mark.interpreted
+def test_nothing_that_is_delayed_meanwhile_is_early_on_the_next_leader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader of a server group without a valid lease executes calls; the next leader has their effects."""
+    clock = HandClock()
+    with start_in_thread(tmp_path, clock) as hand, Raw(hand.port) as c:
+        for number in range(2):
+            c("TAPPEND", "jobs", "n", number)
+        first, second = (entry[0] for entry in read(c, 2, "RETRY", RETRY, 0))
+        hand.advance(100)
+        monkeypatch.setattr(hand.server.served_time, "refuses", lambda: True)
+        hand.advance(10_000)
+        c("TDELAY", "later", "IN", 2000, "n", 1)
+        assert c("TNACK", "jobs", "w", "DELAY", 2000, first) == 1
+        assert c("TTOUCH", "jobs", "w", 2000, second) == 1
+        wanted = clock.now() + 2000
+    monkeypatch.undo()
+    with start_in_thread(tmp_path, clock) as hand, Raw(hand.port) as c:
+        assert [row[3] for row in c("TPENDING", "jobs", "w", "-", "+", 9)] == [wanted] * 2
+        assert [row[1] for row in c("TDELAY", "later", "LIST")[1]] == [wanted]
+
+
 def test_a_restart_goes_on_from_there(tmp_path: Path) -> None:
     clock = HandClock()
     with start_in_thread(tmp_path, clock) as hand, Raw(hand.port) as c:
