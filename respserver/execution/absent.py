@@ -16,8 +16,10 @@ from respserver.clients.flowcontrol import Wait
 from respserver.runtime.parts import RuntimeParts
 from storage.keyspace.keyspace import Keyspace
 
-#: Fetches a node into the disk cache, and then calls the function, also if this has failed.
+#: Fetches a node into the disk cache with its section, and then calls the function, also if this has failed.
 Fetch = Callable[[AbsentNodeError, Callable[[], None]], None]
+#: The same. False: calls the function already when the node is there.
+FetchNode = Callable[[AbsentNodeError, Callable[[], None], bool], None]
 
 MOST: Final = 1000
 WAIT_BYTES: Final = 300  # memory of a wait
@@ -57,7 +59,7 @@ class HistoryWait(Wait):
 class AbsentEntries:
     """Lets clients wait; one object per server."""
 
-    def __init__(self, parts: RuntimeParts, fetch: Fetch) -> None:
+    def __init__(self, parts: RuntimeParts, fetch: FetchNode) -> None:
         self._ticks = parts.ticks
         self._fetch = fetch
 
@@ -66,14 +68,14 @@ class AbsentEntries:
         last = conn.flow.absent
         return unchanged and not error.failed and not (last is not None and last[0] is argv and last[1] >= MOST)
 
-    def suspend(self, conn: Connection, argv: list[bytes], error: AbsentNodeError) -> None:
-        """Let the client wait. Its commands from ``argv`` on are in its backlog."""
+    def suspend(self, conn: Connection, argv: list[bytes], error: AbsentNodeError, whole: bool) -> None:
+        """Let the client wait for a node, or its whole section. Its commands from ``argv`` on are in its backlog."""
         last = conn.flow.absent
         tries = last[1] + 1 if last is not None and last[0] is argv else 1
         conn.flow.absent = argv, tries
         wait = HistoryWait(conn)
         conn.flow.wait = wait
-        self._fetch(error, lambda: self._resume(wait))
+        self._fetch(error, lambda: self._resume(wait), whole)
 
     def _resume(self, wait: HistoryWait) -> None:
         conn = wait.conn

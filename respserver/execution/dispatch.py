@@ -161,7 +161,10 @@ class Dispatcher:
             done += self._calls - 1
             if self._ctx.ks.events:
                 self._notifications.send(conn.session)
-            self._absent.suspend(conn, cast(list[bytes], calls[done]), answer.error)
+            argv = cast(list[bytes], calls[done])
+            command = self._checks.found(conn, argv)
+            # A call that writes can be repeated until it has written. Then the other nodes that it needs must be there.
+            self._absent.suspend(conn, argv, answer.error, command.write or "runs_queue" in command.traits)
         conn.input.put_back(calls, done)
         return done
 

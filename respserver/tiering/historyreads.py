@@ -63,7 +63,7 @@ class _Request:
         self.object = of
         self.key = b""  # of one of its nodes in the store
         self.line = line
-        self.waiters: list[Callable[[], None]] = []  # called at its end
+        self.waiters: list[tuple[Callable[[], None], bool]] = []  # called at its end; False: or earlier
         self.attempts = 0
         self.deadline = 0  # ms (monotonic)
 
@@ -117,9 +117,9 @@ class HistoryReads(ServerPart):
                 self.wait(error, lambda its=ended: its.done() or its.set_result(None))  # type: ignore[misc]
                 await ended
 
-    def wait(self, error: AbsentNodeError, resume: Callable[[], None]) -> None:
+    def wait(self, error: AbsentNodeError, resume: Callable[[], None], whole: bool = True) -> None:
         """Fetch a node. ``resume``: called later, also if this fails; a read of the node then raises the error with
-        the reason."""
+        the reason. ``whole``: call it when all nodes of the section are there, not already when this one is."""
         key = NODE_KEY.pack(error.sid, error.first_ord, error.first_id.to_bytes(16, "big"))
         store = self._data.disk.store
         try:
@@ -147,10 +147,12 @@ class HistoryReads(ServerPart):
                 first, one = its[0]
                 self._requests[section].key = NODE_KEY.pack(error.sid, first, one.first_id.to_bytes(16, "big"))
         request = self._requests[wanted]
-        request.waiters.append(resume)
+        request.waiters.append((resume, whole))
         if not request.line["urgent"]:
+            digest = nodes[0][1].digest.hex()
             request.line["urgent"] = True
-            self._write({"id": request.line["id"], "urgent": True})
+            request.line["nodes"].sort(key=lambda node: node[0] != digest)  # if it must be sent again
+            self._write({"id": request.line["id"], "urgent": True, "first": digest})
 
     def _has_failed(self, section: Section, one: Reference) -> bool:
         return section in self._failed or one.object in self._failed
@@ -195,7 +197,7 @@ class HistoryReads(ServerPart):
         elif not error and before is not None:
             del self._lost[section]
             self._again_at = 0
-        for resume in request.waiters:
+        for resume, _ in request.waiters:
             resume()
 
     def _fail(self, of: str | Section, error: str, known: bool = False) -> None:
@@ -272,6 +274,7 @@ class HistoryReads(ServerPart):
                         request.attempts = ATTEMPTS
                 else:
                     self._answered(line)
+                    await asyncio.sleep(0)  # readline() does not wait while it has lines: 100 would take one turn
         except (OSError, ValueError) as error:
             why = f"the process that reads from it sends invalid lines: {error}"
         finally:
@@ -296,6 +299,12 @@ class HistoryReads(ServerPart):
         self._trim()
         if "error" not in line:
             self._warned = ""
+        if line.get("more"):  # who waits for another node of the section waits again
+            request = self._requests[section]
+            waiters, request.waiters = request.waiters, [each for each in request.waiters if each[1]]
+            for resume in [each for each, whole in waiters if not whole]:
+                resume()
+            return
         self._end(section, line.get("error", ""), line.get("lost", False))
 
     # -- the cache -------------------------------------------------------------------------------------------
@@ -371,7 +380,7 @@ class HistoryReads(ServerPart):
         return HistoryReadStats(
             self._hits, self._misses, self._fetched, self._errors, self._bytes,
             len({lost.object for lost in self._lost.values()}), error,
-            sum(waiter is not _nothing for request in self._requests.values() for waiter in request.waiters),
+            sum(waiter is not _nothing for request in self._requests.values() for waiter, _ in request.waiters),
         )  # fmt: skip
 
 
