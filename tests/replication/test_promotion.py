@@ -241,7 +241,8 @@ def test_a_replica_that_takes_over_knows_of_the_stop(servers: Cluster) -> None:
     leader("TAPPEND", "jobs", "n", 1)
     leader("TREAD", "jobs", "0", 1, "GROUP", "w", 0, "RETRY", 60_000, 0)
     before = due_at(leader)
-    wait_until(lambda: due_at(replica) == before, "the replica has the message")
+    wait_until(lambda: in_sync(leader, replica), "the replica has the group")
+    assert due_at(replica) == before
     os.kill(leader.pid, signal.SIGSTOP)
     time.sleep(1.5)
     os.kill(leader.pid, signal.SIGCONT)
