@@ -70,6 +70,7 @@ class StopWatch:
                 self._show()
                 if limit is not None:
                     self._give_up(what, waited)
+                    return
 
     def _show(self) -> None:
         """Log what each thread and each task does."""

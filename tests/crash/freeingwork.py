@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -70,9 +71,12 @@ def work(path: Path, target: Path, point: Callable[[], None]) -> None:
 def fetch(log: Log, target: Path, error: AbsentNodeError) -> None:
     """Read a node back into the disk cache, as the process does that reads history."""
     its = reference.unpack(error.raw)
-    reader = HistoryReader({"url": str(target), "seconds": 60, "directory": str(log.store.tiered.path)}, io.StringIO())
+    output = io.StringIO()
+    reader = HistoryReader({"url": str(target), "seconds": 60, "directory": str(log.store.tiered.path)}, output)
     reader.open()
-    reader._read({
-        "object": its.object, "offset": its.offset, "size": its.size, "checksum": its.checksum,
-        "nodes": [(its.digest.hex(), error.first_ord, its.entries)],
+    reader.serve({
+        "id": 1, "object": its.object, "offset": its.offset, "size": its.size, "checksum": its.checksum,
+        "nodes": [(its.digest.hex(), error.first_ord, its.entries)], "urgent": True,
     })  # fmt: skip
+    answer = json.loads(output.getvalue())
+    assert "error" not in answer, answer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import hiredis
 import pytest
@@ -201,7 +202,7 @@ def test_no_server() -> None:
 def clock(monkeypatch: pytest.MonkeyPatch, *moments: int) -> Iterator[int]:
     """The times that jobs read, one after the other."""
     left = iter(moments)
-    monkeypatch.setattr("tidelog.client.publish.time.time_ns", lambda: next(left))
+    monkeypatch.setattr("tidelog.client.publish.time", SimpleNamespace(time_ns=lambda: next(left)))  # of it alone
     return left
 
 
@@ -257,6 +258,8 @@ def test_a_job_without_a_reply_that_was_overtaken_then(
             return epoch
 
         monkeypatch.setattr(publisher, "claim_epoch", claim_and_cut)
-        monkeypatch.setattr("tidelog.transport.leader.time.sleep", lambda _: other.publish_once("jobs", others))
+        # Of this module alone: a thread of the process that sleeps would publish too.
+        slept = SimpleNamespace(sleep=lambda _: other.publish_once("jobs", others))
+        monkeypatch.setattr("tidelog.transport.leader.time", slept)
         publisher.publish_once("jobs", names)
     assert numbers(client, "a") == [1, 2]

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -105,7 +106,7 @@ def test_a_user_that_may_not_wait_asks_until_it_may(
     assert calls_of(client, "twait", "rejected_calls") == 1
     client.redis.execute_command("ACL", "SETUSER", "al", "+twait")
     now = time.monotonic
-    monkeypatch.setattr(time, "monotonic", lambda: now() + watch.REFUSED)
+    monkeypatch.setattr(watch, "time", SimpleNamespace(monotonic=lambda: now() + watch.REFUSED))
     until_quiet(offsets)
     eventually(lambda: client.redis.info("clients")["blocked_clients"] == 1)
 

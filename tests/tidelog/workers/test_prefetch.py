@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from tidelog.workers.execution.prefetch import PrefetchLimit
 
 def test_a_pace_follows_what_was_finished(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr("tidelog.workers.execution.prefetch.time.monotonic", lambda: now)
+    monkeypatch.setattr("tidelog.workers.execution.prefetch.time", SimpleNamespace(monotonic=lambda: now))
     waiting = 0
     prefetch_limit = PrefetchLimit(lambda: waiting, lambda: 5, 1000)
     assert prefetch_limit.room(0, 0) == 5
