@@ -37,7 +37,7 @@ takes seven times as long. Sections of 64 KB instead of 256 KB take 9 and 5 % mo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from struct import Struct
 from typing import Final
 
@@ -170,14 +170,15 @@ def decode(section: bytes, longest: int = MOST) -> SectionEntries:
         raise CorruptError("the columns of a section of history do not match its header")
     ids = _ids(varints.decode(raw[_SIZES.size : ids_end], 2 * head.count), head.first_id >> 64)
     if how & _ORDINALS:
-        ordinals = list(accumulate(varints.decode(raw[ids_end:ordinals_end], head.count), initial=head.first_ord))[1:]
+        steps = varints.decode(raw[ids_end:ordinals_end], head.count)
+        ordinals = list(accumulate(steps, initial=head.first_ord))[1:]
+        if ordinals[-1] >= head.end_ord or 0 in steps[1:]:
+            raise CorruptError("the ordinals of a section of history do not match its header")
     else:
         ordinals = list(range(head.first_ord, head.first_ord + head.count))
     ends = list(accumulate(varints.decode(raw[ordinals_end:sizes_end], head.count), initial=sizes_end))
-    if ids[0] != head.first_id or ids[-1] != head.last_id or not _increase(ids):
+    if ids[0] != head.first_id or ids[-1] != head.last_id:
         raise CorruptError("the IDs of a section of history do not match its header")
-    if ordinals[-1] >= head.end_ord or not _increase(ordinals):
-        raise CorruptError("the ordinals of a section of history do not match its header")
     if ends[-1] != raw_size:
         raise CorruptError("the sizes of a section's entries do not match its frame")
     return SectionEntries(head, ids, ordinals, ends, raw)
@@ -236,16 +237,20 @@ def _id_steps(ids: list[int]) -> list[int]:
 
 
 def _ids(steps: list[int], ms: int) -> list[int]:
+    """Return IDs. Raises CorruptError if they do not increase, or are too large."""
     ids: list[int] = []
-    seq = 0
+    high, seq = ms << 64, 0
     for at in range(0, len(steps), 2):
-        if steps[at]:
-            ms += steps[at]
-            seq = 0
-        seq += steps[at + 1]
+        ms_step, seq_step = steps[at], steps[at + 1]
+        if ms_step:
+            ms += ms_step
+            high, seq = ms << 64, 0
+        elif not seq_step and at:
+            raise CorruptError("the IDs of a section of history do not increase")
+        seq += seq_step
         if seq > MASK64:
             raise CorruptError("an ID in a section of history is too large")
-        ids.append(ms << 64 | seq)
+        ids.append(high | seq)
     if ids[-1] > MAX_ID:
         raise CorruptError("an ID in a section of history is too large")
     return ids
@@ -257,10 +262,6 @@ def _steps(numbers: list[int], before: int) -> list[int]:
         steps.append(number - before)
         before = number
     return steps
-
-
-def _increase(numbers: list[int]) -> bool:
-    return all(low < high for low, high in pairwise(numbers))
 
 
 def _is_array(fields: bytes) -> bool:

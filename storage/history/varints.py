@@ -32,6 +32,9 @@ def decode(column: bytes, count: int) -> list[int]:
     numbers: list[int] = []
     number = shift = 0
     for byte in column:
+        if byte < 128 and not shift:  # most of them
+            numbers.append(byte)
+            continue
         number |= (byte & 127) << shift
         if byte > 127:
             shift += 7
