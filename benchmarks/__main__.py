@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -115,14 +116,15 @@ Examples:
 )
 @click.option("--no-peer", is_flag=True, help="Measure tidelog only.")
 @click.option("--nats", is_flag=True, help="Workload cpu: publish, compared with nats-server and JetStream.")
+@click.option("--nats-server", metavar="COMMAND", help="For --nats: a nats-server, instead of the installed one.")
 @click.option("--unpinned", is_flag=True, help="Servers may use two cores; without it, one core.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the figures there.")
 @click.option("--plot", "plot_file", type=click.Path(dir_okay=False, path_type=Path), help="Draw ratios (.svg, .png).")
 def main(
     names: tuple[str, ...], list_only: bool, quick: bool, only: str | None, runs: int | None,
     requests: tuple[int, ...] | None, size: tuple[int, ...] | None, tidelog: str | None,
-    also: tuple[tuple[str, str], ...], peers: tuple[tuple[str, str], ...], no_peer: bool, nats: bool, unpinned: bool,
-    json_file: Path | None, plot_file: Path | None,
+    also: tuple[tuple[str, str], ...], peers: tuple[tuple[str, str], ...], no_peer: bool, nats: bool,
+    nats_server: str | None, unpinned: bool, json_file: Path | None, plot_file: Path | None,
 ) -> None:  # fmt: skip
     if list_only:
         click.echo(listing(quick))
@@ -132,10 +134,10 @@ def main(
     pattern = compiled(only)
     installed = selected(tidelog, also, peers, no_peer)
 
-    nats_binary = jetstream.installed() if nats else None
+    nats_command = [] if not nats else shlex.split(nats_server) if nats_server else jetstream.installed()
     if nats and names != ("cpu",):
         raise click.UsageError("--nats is for the workload cpu alone: scripts/bench cpu --nats")
-    if nats and nats_binary is None:
+    if nats and not nats_command:
         click.echo("NOTE: no nats-server here to compare with (Debian: apt-get install nats-server)", err=True)
         return
 
@@ -144,11 +146,11 @@ def main(
     if (busy := os.getloadavg()[0]) > 0.5:
         click.echo(f"NOTE: load average {busy:.1f}: other programs affect the figures", err=True)
     columns = [one.name for one in installed]
-    if nats_binary is not None:
+    if nats_command:
         columns.append("nats")
-        says["nats"] = {"nats_version": jetstream.version(nats_binary)}
+        says["nats"] = {"nats_version": jetstream.version(nats_command)}
     table = Table(columns)
-    bench = Bench(installed, table, runs or (1 if quick else 3), quick=quick, nats=nats, only=pattern)
+    bench = Bench(installed, table, runs or (1 if quick else 3), quick=quick, nats=nats_command, only=pattern)
     bench.unpinned = unpinned
     mode = "two cores for each server" if unpinned else "one core for each server"
     click.echo(facts.summary(machine, says))

@@ -10,13 +10,14 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +31,14 @@ PATIENCE = 60.0  # seconds for a start, and for a reply
 HELLO = {"verbose": False, "pedantic": False, "tls_required": False, "lang": "python", "version": "0", "protocol": 1}
 
 
-def installed(path: str | None = None) -> str | None:
-    """The program; Debian has it where only root's PATH leads."""
-    return shutil.which("nats-server", path=path) or shutil.which("nats-server", path=ROOTS)
+def installed(path: str | None = None) -> list[str]:
+    """Return the command of the installed program, which Debian has where only root's PATH leads; empty if none is."""
+    found = shutil.which("nats-server", path=path) or shutil.which("nats-server", path=ROOTS)
+    return [found] if found else []
 
 
-def version(binary: str) -> str:
-    said = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True).stdout
+def version(command: Sequence[str]) -> str:
+    said = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True).stdout
     return said.rpartition(":")[2].strip().lstrip("v")
 
 
@@ -45,9 +47,9 @@ class JetStream:
 
     name = "nats"
 
-    def __init__(self, binary: str, directory: Path) -> None:
+    def __init__(self, program: Sequence[str], directory: Path) -> None:
         self.port = free_port()
-        command = [binary, "-a", "127.0.0.1", "-p", str(self.port), "-js", "-sd", str(directory)]
+        command = [*program, "-a", "127.0.0.1", "-p", str(self.port), "-js", "-sd", str(directory)]
         before = os.sched_getaffinity(0)
         if len(CORES) > 1:  # before it starts: it makes its threads at once, and as many as it sees cores
             os.sched_setaffinity(0, {min(CORES)})
@@ -66,7 +68,7 @@ class JetStream:
             except OSError:
                 if self.process.poll() is not None or time.monotonic() > end:
                     self.stop()
-                    raise click.ClickException(f"{binary} did not start") from None
+                    raise click.ClickException(f"{shlex.join(program)} did not start") from None
                 time.sleep(0.01)
 
     def stop(self) -> None:
@@ -78,9 +80,11 @@ class JetStream:
         """A connection that has introduced itself and listens to the inbox of that number."""
         sock = socket.create_connection(("127.0.0.1", self.port), PATIENCE)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.sendall(b"CONNECT %b\r\nSUB %b.%d 1\r\nPING\r\n" % (json.dumps(HELLO).encode(), INBOX.encode(), number))
+        # Newer versions send a line of information after the first reply, so a second one is awaited.
+        hello = b"CONNECT %b\r\nSUB %b.%d 1\r\nPING\r\nPING\r\n"
+        sock.sendall(hello % (json.dumps(HELLO).encode(), INBOX.encode(), number))
         said = b""
-        while not said.endswith(b"PONG\r\n"):
+        while said.count(b"PONG\r\n") < 2:
             data = sock.recv(1 << 16)
             if not data or b"-ERR" in data:
                 sock.close()
@@ -125,10 +129,10 @@ def acknowledgement(stream: str) -> re.Pattern[bytes]:
 
 
 @contextlib.contextmanager
-def running(binary: str) -> Iterator[JetStream]:
+def running(program: Sequence[str]) -> Iterator[JetStream]:
     """A server on an empty directory; gone with its data at the end."""
     with tempfile.TemporaryDirectory(prefix="tidelog-bench-") as directory:
-        server = JetStream(binary, Path(directory))
+        server = JetStream(program, Path(directory))
         try:
             yield server
         finally:

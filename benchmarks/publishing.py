@@ -1,8 +1,8 @@
 """``scripts/bench cpu --nats``: CPU per message, compared with NATS JetStream, by payload and by messages in flight.
 
 Each of 8 connections has a window: so many messages are sent and not yet acknowledged. When acknowledgements arrive, as
-many messages follow, in one write. The same load goes to all servers. Every acknowledgement is looked at: an ID of a
-stream, or JetStream's number; at the end the server is asked how many messages it has.
+many messages follow, in one write. All servers get the same load of varied JSON (``varied``). Every acknowledgement is
+looked at: an ID of a stream, or JetStream's number; at the end the server is asked how many messages it has.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ import select
 import socket
 import time
 from collections.abc import Sequence
+from itertools import cycle, islice
 from statistics import median
 
 import click
 
 from benchmarks import jetstream
-from benchmarks.append import text
 from benchmarks.cputime import Meter, Spent
 from benchmarks.entries import append_words, length_word, pack
 from benchmarks.registry import Bench
 from benchmarks.servers import Peer
+from benchmarks.varied import documents
 
 CONNECTIONS = 8
 WINDOWS = (1, 16, 64)
@@ -36,7 +37,7 @@ AN_ID = re.compile(rb"\$\d+\r\n\d+[.-]\d+\r\n")
 def titles() -> dict[tuple[int, int], str]:
     """Rows by bytes of payload and window."""
     return {
-        (size, window): f"cpu, publish {name}, {CONNECTIONS} connections, {window} in flight"
+        (size, window): f"cpu, publish JSON of {name}, {CONNECTIONS} connections, {window} in flight"
         for size, name in PAYLOADS for window in WINDOWS
     }  # fmt: skip
 
@@ -46,36 +47,38 @@ def publishing(bench: Bench) -> None:
     made = titles()
     if not bench.wants(*made.values()):
         return
-    binary = jetstream.installed()
-    if binary is None:
-        return  # said when the program began
     for size, _ in PAYLOADS:
         wanted = {window: made[size, window] for window in WINDOWS if bench.wants(made[size, window])}
         if not wanted:
             continue
         count = min(bench.requests, AT_MOST // size) // CONNECTIONS
-        with bench.servers() as peers, jetstream.running(binary) as nats:
+        with bench.servers() as peers, jetstream.running(bench.nats) as nats:
             for window, title in wanted.items():
-                row(bench, title, [*peers, nats], text(size), window, max(count, window))
+                row(bench, title, [*peers, nats], documents(size), window, max(count, window))
 
 
 def row(
-    bench: Bench, title: str, servers: Sequence[Peer | jetstream.JetStream], payload: str, window: int, count: int
-) -> None:
+    bench: Bench, title: str, servers: Sequence[Peer | jetstream.JetStream], payloads: Sequence[bytes],
+    window: int, count: int,
+) -> None:  # fmt: skip
     """``count``: messages a connection."""
     costs: dict[str, list[tuple[Spent, float]]] = {}
     whole = count * CONNECTIONS
+    shares = [payloads[number::CONNECTIONS] for number in range(CONNECTIONS)]
 
     def measure(server: Peer | jetstream.JetStream, run: int) -> float:
         stream = f"w{window}-{run}"
         with contextlib.ExitStack() as stack:
             if isinstance(server, Peer):
                 made = [server.connect() for _ in range(CONNECTIONS)]
-                messages, expected = [pack(*append_words(server, stream), "data", payload)] * CONNECTIONS, AN_ID
+                words, expected = append_words(server, stream), AN_ID
+                messages = [[pack(*words, "data", each) for each in share] for share in shares]
             else:
                 server.create(stream)
                 made = [server.connect(number) for number in range(CONNECTIONS)]
-                messages = [jetstream.publish(stream, payload.encode(), number) for number in range(CONNECTIONS)]
+                messages = [
+                    [jetstream.publish(stream, each, number) for each in share] for number, share in enumerate(shares)
+                ]
                 expected = jetstream.acknowledgement(stream)
             sockets = [stack.enter_context(sock) for sock in made]
             meter = Meter(server.pid)
@@ -110,16 +113,17 @@ def length(server: Peer | jetstream.JetStream, stream: str) -> int:
 
 
 def under_way(
-    name: str, sockets: Sequence[socket.socket], messages: Sequence[bytes], expected: re.Pattern[bytes], window: int,
-    count: int,
+    name: str, sockets: Sequence[socket.socket], messages: Sequence[Sequence[bytes]], expected: re.Pattern[bytes],
+    window: int, count: int,
 ) -> float:  # fmt: skip
-    """Let each connection send its message ``count`` times, ``window`` at once; seconds until all are acknowledged.
+    """Let each connection send ``count`` messages, its own ones in turn, ``window`` at once; seconds until all are
+    acknowledged.
 
     Raises:
         click.ClickException: something else than an acknowledgement came, or nothing.
     """
     by_number = {sock.fileno(): sock for sock in sockets}
-    message = {sock.fileno(): each for sock, each in zip(sockets, messages, strict=True)}
+    source = {sock.fileno(): cycle(each) for sock, each in zip(sockets, messages, strict=True)}
     unsent = dict.fromkeys(by_number, count - window)
     unanswered = dict.fromkeys(by_number, count)
     rest = dict.fromkeys(by_number, b"")
@@ -128,7 +132,7 @@ def under_way(
         poll.register(number, select.EPOLLIN)
     began = time.perf_counter()
     for number, sock in by_number.items():
-        sock.sendall(message[number] * window)
+        sock.sendall(b"".join(islice(source[number], window)))
     left = len(sockets)
     while left:
         ready = poll.poll(WAIT)
@@ -149,7 +153,7 @@ def under_way(
             unanswered[number] -= len(acknowledged)
             if more := min(len(acknowledged), unsent[number]):
                 unsent[number] -= more
-                sock.sendall(message[number] * more)
+                sock.sendall(b"".join(islice(source[number], more)))
             if not unanswered[number]:
                 unanswered[number] = -1
                 left -= 1

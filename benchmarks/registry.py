@@ -50,7 +50,7 @@ class Bench:
     sizes: Sequence[int] = (1_000_000,)  # entries in the stream
     quick: bool = False
     unpinned: bool = False  # servers may use two cores
-    nats: bool = False  # beside nats-server, too: rows of ``cpu``
+    nats: Sequence[str] = ()  # the command of nats-server; with it, ``cpu`` has only the rows that it is compared in
     only: re.Pattern[str] | None = None
     begun: set[str] = field(default_factory=set)  # titles of all rows that there could be
 

@@ -59,7 +59,7 @@ def _cpu() -> dict[str, Target]:
     published = {"64 B": (0.9, 1.9, 4), "1 KB": (0.9, 1.2, 1.2), "10 KB": (0.6, 0.7, 0.7)}
     for payload, floors in published.items():
         for window, floor in zip((1, 16, 64), floors, strict=True):
-            name = f"publish {payload}, 8 connections, {window} in flight"
+            name = f"publish JSON of {payload}, 8 connections, {window} in flight"
             made[name] = Target(floor, max(1, floor), "nats")
     return {f"cpu, {name}": target for name, target in made.items()}
 

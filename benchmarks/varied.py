@@ -22,12 +22,21 @@ from benchmarks.entries import append_words, pack
 from benchmarks.servers import Peer
 
 POOL = 32 << 20  # bytes of documents before they repeat; no server compresses so much together
+MOST = 100_000  # documents, of which small ones have fewer bytes
+SMALL = 100  # bytes of a document that has no samples
 SITES = ("north", "south", "east", "west", "harbour", "depot")
 LINES = 2  # of the reply to an append: a bulk string
 
 
 def document(rng: random.Random, number: int, size: int) -> str:
-    """Return the report of a meter: JSON of about ``size`` bytes whose numbers are random walks and measurements."""
+    """Return the report of a meter: JSON of about ``size`` bytes whose numbers are random walks and measurements. A
+    small one is a single reading of about 60 bytes."""
+    if size < SMALL:
+        reading = {
+            "device": f"meter-{rng.randrange(1000):04}", "at": 1_764_270_000_000 + number,
+            "celsius": round(rng.gauss(21, 4), 2),
+        }  # fmt: skip
+        return json.dumps(reading, separators=(",", ":"))
     samples: list[dict[str, object]] = []
     made = {
         "device": f"meter-{rng.randrange(1000):04}", "report": number, "site": rng.choice(SITES),
@@ -49,9 +58,9 @@ def document(rng: random.Random, number: int, size: int) -> str:
 
 @cache
 def documents(size: int) -> list[bytes]:
-    """Return different documents of about ``size`` bytes, POOL bytes together, always the same ones."""
+    """Return different documents of about ``size`` bytes, at most POOL bytes and MOST, always the same ones."""
     rng = random.Random(size)
-    return [document(rng, number, size).encode() for number in range(POOL // size)]
+    return [document(rng, number, size).encode() for number in range(min(POOL // size, MOST))]
 
 
 def play_json(peer: Peer, key: str, size: int, requests: int, clients: int, pipeline: int) -> float:

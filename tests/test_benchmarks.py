@@ -100,7 +100,7 @@ def test_workload(name: str, tmp_path: Path, tools: None) -> None:
 
 @pytest.mark.slow
 def test_beside_nats(tmp_path: Path, tools: None) -> None:
-    if jetstream.installed() is None:
+    if not jetstream.installed():
         pytest.skip("no nats-server here to compare with (Debian: apt-get install nats-server)")
     file = tmp_path / "found.json"
     out = bench("cpu", "--nats", "--quick", "--requests", "1000", "--only", "64 B|10 KB.* 16 ", "--json", file).stdout
@@ -115,7 +115,7 @@ def test_beside_nats(tmp_path: Path, tools: None) -> None:
 
 def test_without_nats_it_says_so(tmp_path: Path) -> None:
     programs = os.environ | {"TIDELOG_BENCH_ROOT": str(ROOT), "PATH": str(tmp_path)}
-    if jetstream.installed(programs["PATH"]) is None:
+    if not jetstream.installed(programs["PATH"]):
         assert "NOTE: no nats-server here" in bench("cpu", "--nats", environment=programs).stderr
     assert "--nats is for the workload cpu alone" in bench("append", "--nats", code=2).stderr
 
@@ -145,11 +145,11 @@ def test_acknowledgements_are_looked_at(pieces: list[bytes], said: str | None) -
         for piece in pieces:
             there.sendall(piece)
         if said is None:
-            assert under_way("it", [here], [b"m"], AN_ID, 2, 2) > 0
+            assert under_way("it", [here], [[b"m"]], AN_ID, 2, 2) > 0
             assert there.recv(10) == b"mm"
         else:
             with pytest.raises(click.ClickException, match=said):
-                under_way("it", [here], [b"m"], AN_ID, 2, 2)
+                under_way("it", [here], [[b"m"]], AN_ID, 2, 2)
 
 
 def test_acknowledgements_of_jetstream() -> None:
@@ -216,7 +216,7 @@ def test_rows_with_targets_exist() -> None:
     for workload in WORKLOADS.values():
         nothing.sizes = workload.sizes
         workload.run(nothing)
-    nothing.nats = True
+    nothing.nats = ["nats-server"]
     WORKLOADS["cpu"].run(nothing)
     assert set(targets.TARGETS) <= nothing.begun
 
@@ -313,7 +313,7 @@ def test_a_row_with_parts() -> None:
 def test_messages_are_judged_beside_nats() -> None:
     table = Table(["tidelog", "redis", "nats"])
     assert "| tidelog | redis-server | nats-server | tidelog/redis | tidelog/nats | floor / goal |" in table.head()
-    title = "cpu, publish 1 KB, 8 connections, 1 in flight"
+    title = "cpu, publish JSON of 1 KB, 8 connections, 1 in flight"
     table.row(title, {"tidelog": [10], "redis": [20], "nats": [9]}, less_is_better=True, form=".1f")
     assert line(table.rows[0], table.names).endswith("| 10.0 | 20.0 | 9.0 | 2.00 | 0.90 | 0.9 / 1: floor |")
     table.row("other", {"tidelog": [10], "redis": [20]}, less_is_better=True, form=".1f")
