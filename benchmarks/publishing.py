@@ -54,16 +54,16 @@ def publishing(bench: Bench) -> None:
         count = min(bench.requests, AT_MOST // size) // CONNECTIONS
         with bench.servers() as peers, jetstream.running(bench.nats) as nats:
             for window, title in wanted.items():
-                row(bench, title, [*peers, nats], documents(size), window, max(count, window))
+                row(bench, title, [*peers, nats], size, window, max(count, window))
 
 
 def row(
-    bench: Bench, title: str, servers: Sequence[Peer | jetstream.JetStream], payloads: Sequence[bytes],
-    window: int, count: int,
-) -> None:  # fmt: skip
+    bench: Bench, title: str, servers: Sequence[Peer | jetstream.JetStream], size: int, window: int, count: int
+) -> None:
     """``count``: messages a connection."""
     costs: dict[str, list[tuple[Spent, float]]] = {}
     whole = count * CONNECTIONS
+    payloads = documents(size, whole)
     shares = [payloads[number::CONNECTIONS] for number in range(CONNECTIONS)]
 
     def measure(server: Peer | jetstream.JetStream, run: int) -> float:

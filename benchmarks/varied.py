@@ -13,7 +13,6 @@ import select
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from functools import cache
 from itertools import cycle, islice
 
 import click
@@ -56,11 +55,15 @@ def document(rng: random.Random, number: int, size: int) -> str:
     return json.dumps(made, separators=(",", ":"))
 
 
-@cache
-def documents(size: int) -> list[bytes]:
-    """Return different documents of about ``size`` bytes, at most POOL bytes and MOST, always the same ones."""
-    rng = random.Random(size)
-    return [document(rng, number, size).encode() for number in range(min(POOL // size, MOST))]
+_made: dict[int, tuple[random.Random, list[bytes]]] = {}  # by size
+
+
+def documents(size: int, count: int) -> list[bytes]:
+    """Return ``count`` different documents of about ``size`` bytes, or MOST, or POOL bytes; always the same ones."""
+    rng, made = _made.setdefault(size, (random.Random(size), []))
+    for number in range(len(made), min(count, MOST, POOL // size)):
+        made.append(document(rng, number, size).encode())
+    return made[:count]
 
 
 def play_json(peer: Peer, key: str, size: int, requests: int, clients: int, pipeline: int) -> float:
@@ -69,11 +72,12 @@ def play_json(peer: Peer, key: str, size: int, requests: int, clients: int, pipe
     Raises:
         click.ClickException: the server refused one, or closed a connection.
     """
+    requests = max(requests, clients * pipeline)
     prefix = append_words(peer, key)
-    commands = [pack(*prefix, "data", document) for document in documents(size)]
+    commands = [pack(*prefix, "data", document) for document in documents(size, requests)]
     last = len(commands) // pipeline * pipeline
     packets = [b"".join(commands[start : start + pipeline]) for start in range(0, last, pipeline)]
-    return pipeline * play(peer, packets, -(-max(requests, clients * pipeline) // pipeline), clients, LINES * pipeline)
+    return pipeline * play(peer, packets, -(-requests // pipeline), clients, LINES * pipeline)
 
 
 def play(peer: Peer, packets: Sequence[bytes], count: int, clients: int, lines: int) -> float:
