@@ -61,8 +61,14 @@ def test_a_turn_of_the_event_loop_begins_some_of_the_requests(tmp_path: Path, mo
         for path in cache.glob("*"):
             path.unlink()
         monkeypatch.setattr(HistoryReads, "_begin_wait", noted)
-        all_sent = threading.Event()
-        running._loop.call_soon_threadsafe(all_sent.wait, 30)  # so that all commands are there in the next turn
+        held, all_sent = threading.Event(), threading.Event()
+
+        def hold() -> None:  # so that all commands are there in the next turn
+            held.set()
+            all_sent.wait(30)
+
+        running._loop.call_soon_threadsafe(hold)
+        assert held.wait(30)
         for client in clients:
             client.send("XRANGE", "a", "-", "9-0")
         all_sent.set()
