@@ -135,6 +135,7 @@ def fill(job: Job, megabytes: int) -> None:
     forget(job.path)
 
 
+@pytest.mark.timeout(400)  # LIMIT, and a build machine computes several tests at a time
 def test_killed_at_any_moment(job: Job, tmp_path: Path) -> None:
     """What is listed can be restored, and the next maker goes on; the group never moves beyond what is kept."""
     job.append(400)
