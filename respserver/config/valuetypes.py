@@ -19,7 +19,6 @@ from storage.streams.tierafter import MOST, TierAfter
 
 GROUP_NAME = re.compile(r"[0-9A-Za-z._:@-]{1,64}", re.ASCII)  # the name of a server group, or of a member
 _ESCAPED = re.compile(r"\\.", re.DOTALL)
-_CLASS = re.compile(r"\[[^\]]*\]")
 LONGEST = 2**31 - 1  # seconds of ``tier-after``
 INSYNC = -1  # the value of ``replica-acks insync``
 LISTS = frozenset(("words", "hosts", "percentiles", "save", "limits", "leader", "policies"))  # kinds of several words
@@ -92,7 +91,7 @@ def parse_pattern(text: str) -> str:
     rest = _ESCAPED.sub("", text)
     if rest.endswith("\\"):
         raise ValueError("the pattern ends with a backslash, which escapes nothing: write '\\\\' for a backslash")
-    if "[" in _CLASS.sub("", rest):
+    if "[" in rest.rpartition("]")[2]:
         raise ValueError("the pattern has a '[' without ']': add the ']', or write '\\[' for the character itself")
     return text
 
