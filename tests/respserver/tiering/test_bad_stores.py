@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from email.message import Message
 from pathlib import Path
 from select import select
-from typing import Any
 
 import pytest
 
@@ -18,7 +17,7 @@ from respserver.testing import start_in_thread
 from respserver.tiering import historyreads
 from tests.persistence.tiering.kit import Entry, History
 from tests.respserver.tiering.s3proxy import TEXTS, S3Proxy, s3_proxy
-from tests.respserver.tiering.test_freeing import COUNT, FREED, add, empty_cache, wait_until_freed
+from tests.respserver.tiering.test_freeing import COUNT, FREED, add, empty_cache, thread_options, wait_until_freed
 from tests.respserver.tiering.test_tiering import NODE, await_copy, fields, tiered
 from tests.waiting import eventually
 from tests.wire.rawclient import Raw
@@ -186,12 +185,7 @@ def test_an_object_that_is_lost(tmp_path: Path, damage: str, monkeypatch: pytest
     """INFO has it until it is restored, also if no command reads it again. Other parts of it can be read."""
     monkeypatch.setattr(historyreads, "AGAIN_MS", 200)
     target, cache = tmp_path / "target", tmp_path / "data" / "tier-cache"
-    target.mkdir()
-    options: dict[str, Any] = {
-        "tier_url": str(target), "tier_after": "0", "tier_interval": "0", "tier_free": "yes", "save": "",
-        "stream_node_max_entries": str(NODE), "node_cache_size": "0",
-    }  # fmt: skip
-    with start_in_thread(tmp_path / "data", **options) as server, Raw(server.port) as client:
+    with start_in_thread(tmp_path / "data", **thread_options(target)) as server, Raw(server.port) as client:
         entries = add(client, COUNT, size=12_000)
         wait_until_freed(client, FREED)
         assert fields(client)["tier_lost_objects"] == "0"

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from respserver.config.conffile import ConfigError
 from respserver.config.config import Config
 from tests.persistence.tiering.kit import Entry
-from tests.respserver.tiering.test_tiering import fields, helpers, tiered
+from tests.respserver.tiering.test_tiering import NODE, fields, helpers, tiered
 from tests.tidelog.backup.kit import manifests, start
 from tests.waiting import eventually
 from tests.wire.rawclient import Raw
@@ -40,6 +40,15 @@ def freed(
             entries = add(client, count, size)
             wait_until_freed(client, (count - 1) // 10)
         yield server, entries
+
+
+def thread_options(target: Path) -> dict[str, Any]:
+    """Create ``target``. Return options of a server in a thread that moves all full nodes there at once."""
+    target.mkdir()
+    return {
+        "tier_url": str(target), "tier_after": "0", "tier_interval": "0", "tier_free": "yes", "save": "",
+        "stream_node_max_entries": str(NODE), "node_cache_size": "0",
+    }  # fmt: skip
 
 
 def add(client: Raw, count: int, size: int = 60, first: int = 1, key: str = "a") -> list[Entry]:

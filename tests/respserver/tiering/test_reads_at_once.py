@@ -12,8 +12,7 @@ import pytest
 
 from respserver.testing import RunningServer, start_in_thread
 from respserver.tiering.historyreads import AT_ONCE, HistoryReads
-from tests.respserver.tiering.test_freeing import COUNT, FREED, add, wait_until_freed
-from tests.respserver.tiering.test_tiering import NODE
+from tests.respserver.tiering.test_freeing import COUNT, FREED, add, thread_options, wait_until_freed
 from tests.wire.rawclient import Raw
 
 
@@ -40,14 +39,9 @@ class Turns:
 
 def test_a_turn_of_the_event_loop_begins_some_of_the_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target, cache = tmp_path / "target", tmp_path / "data" / "tier-cache"
-    target.mkdir()
-    options: dict[str, Any] = {
-        "tier_url": str(target), "tier_after": "0", "tier_interval": "0", "tier_free": "yes", "save": "",
-        "stream_node_max_entries": str(NODE), "node_cache_size": "0",
-    }  # fmt: skip
     begun: Counter[int] = Counter()
     begin = HistoryReads._begin_wait
-    with start_in_thread(tmp_path / "data", **options) as running, ExitStack() as stack:
+    with start_in_thread(tmp_path / "data", **thread_options(target)) as running, ExitStack() as stack:
         first, *others = clients = [stack.enter_context(Raw(running.port)) for _ in range(5 * AT_ONCE)]
         entries = add(first, COUNT)
         wait_until_freed(first, FREED)
